@@ -35,7 +35,6 @@ from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
@@ -43,7 +42,7 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT

@@ -1,8 +1,5 @@
 """Class counts on the wire: `ClassCounts` <-> the list of arrays that Flower carries.
 
-A message has one block for each hash specification. A block is two arrays: the fingerprint of the specification, uint8
-(32,), and the counts. Exact counts are packed, uint8 (k,), see `compression`; noisy counts are (L, m) in a signed type.
-
 Nothing is assumed of an array that arrives. Sizes, types and shapes are checked before anything is allocated, and a
 message is used whole or refused with a `PayloadError`.
 """

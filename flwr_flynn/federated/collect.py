@@ -17,9 +17,8 @@ import numpy.typing as npt
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
-from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.request import Request, S
 from flwr_flynn.federated.roster import Member, Roster, clean
-from flwr_flynn.federated.statistics import S
 
 
 @dataclass

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoreTable, ScoringRule, add_log_probabilities
 
 MOST_GROUPS = 256

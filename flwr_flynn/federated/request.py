@@ -6,6 +6,7 @@ A new phase takes one module: a `Request` decorated with `register`, by whose ph
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,12 +35,14 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import S
 
 ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with its masks."""
 
 _PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is packed
+
+
+S = TypeVar("S")  # a statistic: a value of the party's samples that adds, exactly
 
 
 class Request(ABC, Generic[S]):
@@ -189,7 +192,8 @@ class Request(ABC, Generic[S]):
 
     def add(self, total: S, statistic: S) -> S:
         """The total with one more statistic."""
-        return total + statistic
+        added: S = operator.add(total, statistic)
+        return added
 
     def summed(self, replies: Sequence[Reply]) -> S:
         """The sum of the parties' statistics from copies of the mean of their vectors."""

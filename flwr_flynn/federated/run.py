@@ -28,9 +28,8 @@ from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSIO
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member, Roster, clean
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 Figures = Callable[[list[Reply]], Mapping[str, Any]]
 """A user's function of the replies that passed."""

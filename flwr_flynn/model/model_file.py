@@ -1,24 +1,7 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Arrays of format 10:
-
-==============  =====================================================================================================
-``header``      JSON, as bytes: format, classes, feature_names, guarantee, refined, aligned; members, each with spec,
-                fingerprint, rule, decay, temperature, weight and noise; and gram, null or specs, fingerprints,
-                temperature, share, accuracy and leverage
-``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
-                ``counts_1`` and so on
-``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
-                and so on
-``gram``       (m, L) weights of the Gram matrix in the narrowest signed type, and ``bias``, (L,) int64
-``prior``       (L,) float64 log frequencies, in a party's own copy that has them; all arrays above are then those of
-                the shared model
-``gain``        (d,) float64, and ``offset`` likewise, in a party's own copy of aligned samples that has an alignment
-``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
-``digest``      SHA-256 of the other arrays, 32 bytes
-==============  =====================================================================================================
-
-Files come from anybody: sizes are known, and known to fit, before anything is allocated.
+Its arrays are in ``docs/reference/file_formats.md``. Files come from anybody: sizes are known, and known to fit, before
+anything is allocated.
 """
 
 from __future__ import annotations

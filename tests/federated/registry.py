@@ -19,12 +19,11 @@ from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_f
 from flwr_flynn.federated.request import Request, RunRequest
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import class_factors, start_weights

@@ -21,12 +21,12 @@ from flwr_flynn.federated.phases.selection import select
 from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members

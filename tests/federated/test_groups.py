@@ -22,12 +22,11 @@ from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule, log_rates
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import federation_of

@@ -18,9 +18,8 @@ from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import PHASE, REFUSED, Config, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.registry import BOUND, CASES, LAYOUTS, SECURE, SOME, TOTALS
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, replied, statistic_of

@@ -37,9 +37,8 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, Tables, memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy

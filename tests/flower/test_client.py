@@ -19,11 +19,10 @@ from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATISTIC
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points
 from tests.memory import traced

@@ -26,8 +26,7 @@ from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:

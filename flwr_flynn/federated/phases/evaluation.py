@@ -46,7 +46,7 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model
 

@@ -30,8 +30,8 @@ from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram import (
     DIRECTION_UNIT,
     GRAM_TEMPERATURES,

@@ -39,7 +39,7 @@ from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar
 from flwr_flynn.federated.request import RunRequest, counted_sizes, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import (
     LARGEST_FACTOR,
@@ -125,14 +125,13 @@ class RefinementRequest(RunRequest[RefinementStatistic]):
         return refinement_fields([each.shape for each in self.weights], self.factors.tolist(), sizes)
 
     def parts(self, statistic: RefinementStatistic) -> list[Array]:
-        tables = statistic.held_out, statistic.correct, statistic.before
-        return [np.array([statistic.loss]), *tables, *statistic.gradient]
+        return list(statistic.tables)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> RefinementStatistic:
-        loss, held_out, correct, before, *gradient = parts
-        if (np.maximum(correct, before) > held_out).any():
+        statistic = RefinementStatistic(tuple(parts))
+        if (np.maximum(statistic.correct, statistic.before) > statistic.held_out).any():
             raise PayloadError("held-out", "at least the samples that are correct", "fewer")
-        return RefinementStatistic(tuple(gradient), int(loss.item()), held_out, correct, before)
+        return statistic
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         sizes = super().sizes_of(reply, member)

@@ -26,9 +26,9 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import announced_bound
-from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.counts import Tables
 
 SPLITS = (1024, 128, 32, 32, 32)
 """Parts that a bin is split into: 2**KEY_BITS of them in the end."""

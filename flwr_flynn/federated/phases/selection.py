@@ -26,8 +26,8 @@ from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
-from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_scorings
+from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.leave_one_out import (
     LOSS_UNIT,
     MAX_LOSS,

@@ -19,10 +19,9 @@ from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.evaluation import evaluated
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.metrics import scores
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule

@@ -24,9 +24,8 @@ from flwr_flynn.federated.phases.selection import (
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import Choice, fit_members

@@ -21,7 +21,7 @@ from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS
 from flwr_flynn.federated.samples import codes_of
-from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.counts import Tables
 
 MOST_BINS = 1000
 
