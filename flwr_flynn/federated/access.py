@@ -1,4 +1,4 @@
-"""A party's samples behind its permissions: every way to them checks that the present request may have them.
+"""Access control of a party's samples: every access checks the current request's permission.
 
 Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.confusion` alone, and by
 `SampleAccess.keep` for the party's own copy of the model. No text of an error holds a value of the data.

@@ -111,7 +111,7 @@ class Judge:
         self._active = places.reshape(active.shape).astype(np.int32)
         self._spread, self._temperature = run.spec.hash_dim / run.spec.hash_nnz, run.spec.hash_nnz / 2
 
-    def spoilers(self, total: GroupedCounts) -> frozenset[int]:
+    def harmful_groups(self, total: GroupedCounts) -> frozenset[int]:
         """Indices of the groups to leave out."""
         base = self._table(total.leaving_out(total.groups))
         sums = {i: self._table(counts) for i, counts in total.groups.items() if counts.parts[0].n_examples}

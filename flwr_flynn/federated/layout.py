@@ -31,7 +31,7 @@ _FINGERPRINT_BYTES = 32
 
 
 class Sizes(NamedTuple):
-    """Samples that an answer is about, at most: of each class, (L,) or one number for all classes, and in all."""
+    """Upper bounds of the sample counts: per class, (L,) or one number for all classes, and in total."""
 
     per_class: npt.NDArray[np.int64] | int
     total: int

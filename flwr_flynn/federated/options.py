@@ -15,7 +15,7 @@ from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, foreseen, gram_rows
+from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
@@ -172,8 +172,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         self._check_values()
         object.__setattr__(self, "run_spec", self._run_spec())
-        for option, is_met, expected in self._conflicts():
-            if is_met:
+        for option, is_violated, expected in self._conflicts():
+            if is_violated:
                 raise ConfigError(option, expected, getattr(self, option))
         if self.groups:
             seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
@@ -208,7 +208,7 @@ class RunOptions:
                 raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
-        """Options that exclude each other: one of them, True where it is refused, and the value that is expected."""
+        """Options that exclude each other: one of them, True where they do, and the value that is expected."""
         run, purpose = self.run_spec, self.purpose
         is_set_aside = purpose == "withdraw" and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
@@ -242,7 +242,7 @@ class RunOptions:
         spec = self.spec
         if self.mechanism is not None and self.plan is not None:
             raise ConfigError("spec", "no scaling by histograms of columns with noisy counts", self.plan.scaling)
-        specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
+        specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
         alignment: tuple[Any, ...] = ()
         if self.federation is not None:
             alignment = self.federation.run_spec.n_aligned, self.federation.run_spec.reference

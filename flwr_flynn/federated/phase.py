@@ -52,8 +52,8 @@ class Context:
 
 
 ALL, NEW, COUNTED, SAMPLE = "all", "new", "counted", "sample"
-"""Audiences: the parties that this phase has no answer of; those of them that are in no saved run; the parties whose
-counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
+"""Audiences: parties that this phase has no answer of; those of them that are not in the saved federation; parties
+whose counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,10 @@ class Roster:
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
         self._twins: dict[tuple[str, tuple[str, ...]], str] = {}  # node ids by name and SHA-256 of the counts
-        self._places: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
+        self._indices: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
         for index, member in enumerate(self.before):
             for kind in ("node", "key", "name"):
-                self._places.setdefault((kind, getattr(member, kind)), []).append(index)
+                self._indices.setdefault((kind, getattr(member, kind)), []).append(index)
 
     @property
     def counted(self) -> list[Member]:
@@ -117,8 +117,8 @@ class Roster:
         The name is by default the one that the node gave before.
         """
         key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
-        sure = {*self._places.get(("node", cid), ()), *(self._places.get(("key", key), ()) if key else ())}
-        return sorted(sure) or (self._places.get(("name", name), []) if name else [])
+        sure = {*self._indices.get(("node", cid), ()), *(self._indices.get(("key", key), ()) if key else ())}
+        return sorted(sure) or (self._indices.get(("name", name), []) if name else [])
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
         """The node id of a counted party with this name and these counts: a node that restarted under a new id."""

@@ -303,10 +303,10 @@ class Run:
         bound = self.state.run_spec.bound
         if bound is None or phase.channel != TRAIN:
             return cids
-        place = self.phases.index(phase)
-        earlier = self.rosters.get(self.phases[place - 1].name) if place and not phase.is_counting else None
+        index = self.phases.index(phase)
+        earlier = self.rosters.get(self.phases[index - 1].name) if index and not phase.is_counting else None
         if earlier and phase.audience != COUNTED:  # a party in one of two such sums would be their difference
-            reason = f"not asked, as it is not in the sum of {self.phases[place - 1].name}"
+            reason = f"not asked, as it is not in the sum of {self.phases[index - 1].name}"
             self._unasked = {cid: reason for cid in cids if cid not in earlier}
             cids = [cid for cid in cids if cid in earlier]
         if len(cids) < LEAST_PARTIES:

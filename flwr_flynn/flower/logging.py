@@ -106,8 +106,8 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
     yield INFO, f"{phase.name}: {_outcome(run, result)}{following}"
     found = run.state.results.get(phase.name)
     if isinstance(found, Columns):  # from which the hashes follow
-        if found.trouble:
-            yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {found.trouble}"
+        if found.fallback_reason:
+            yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {found.fallback_reason}"
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
     if isinstance(found, Evaluation):

@@ -58,20 +58,20 @@ def fit_members(
         The members, and the leave-one-out balanced accuracy of the best; None with nothing to choose.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
-    left_out = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
-    parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
+    subsample = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
+    parties = [_Party(spec, X, y, subsample, n_classes, n_jobs) for spec in specs]
     candidates = [candidate_scorings(party.counts, rule, decay) for party in parties]
     correct = [
         leave_one_out_tables(party.counts, [party.batch], scorings, with_losses=False).correct
         for party, scorings in zip(parties, candidates, strict=True)
     ]
-    sizes = np.bincount(y[left_out], minlength=n_classes)
+    sizes = np.bincount(y[subsample], minlength=n_classes)
     members, choices = [], choose(correct, sizes, max_members)
-    is_choice = sum(map(len, candidates)) > 1 and left_out.any()
+    is_choice = sum(map(len, candidates)) > 1 and subsample.any()
     accuracy = mean_recall(correct[choices[0].spec][choices[0].scoring], sizes) if is_choice else None
     for choice in choices:
         party, scoring = parties[choice.spec], candidates[choice.spec][choice.scoring]
-        if left_out.any():
+        if subsample.any():
             losses = leave_one_out_tables(party.counts, [party.batch], [scoring]).log_losses
             scoring = replace(scoring, temperature=best_temperature(losses[0]))
         members.append(ModelMember(specs[choice.spec], party.counts, scoring, choice.weight))

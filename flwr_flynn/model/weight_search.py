@@ -58,7 +58,7 @@ def refine(model: Model, X: Any, y: npt.NDArray[np.int64], n_rounds: int, n_jobs
         member.counts - part
         for member, part in zip(model.members, held_out_counts(hashers, len(model.classes), batches), strict=True)
     ]
-    unrefined = replace(model, members=taught(model.members, counts), refined=None)
+    unrefined = replace(model, members=without_validation_samples(model.members, counts), refined=None)
     search = Search.of(counts)
     for number in range(n_rounds):
         if search.is_done:
@@ -79,7 +79,9 @@ def held_out_counts(hashers: Sequence[FlyHash], n_classes: int, batches: Iterabl
     return totals
 
 
-def taught(members: Sequence[ModelMember], counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
+def without_validation_samples(
+    members: Sequence[ModelMember], counts: Sequence[ClassCounts]
+) -> tuple[ModelMember, ...]:
     """Members with other counts, those without the held-out samples, and with their temperatures."""
     pairs = zip(members, counts, strict=True)
     return tuple(replace(each, counts=part, scoring=each.calibrated) for each, part in pairs)

@@ -164,10 +164,10 @@ def test_the_groups_left_out_are_those_of_a_slow_search(liars: tuple[int, ...], 
         total += GroupedCounts(counts.parts, {Grouping(n_groups, SEED).of(str(cid)): counts})
     sums = {index: counts.parts[0] for index, counts in total.groups.items()}
     expected = min((searched(sums, start) for start in (set(sums), set())), key=lambda found: found[0])[1]
-    assert judge().spoilers(total) == expected
+    assert judge().harmful_groups(total) == expected
     # No order of the groups changes it.
     backwards = GroupedCounts(total.parts, dict(reversed(total.groups.items())))
-    assert judge().spoilers(backwards) == expected
+    assert judge().harmful_groups(backwards) == expected
 
 
 def test_liars_alone_in_their_groups_are_left_out() -> None:
@@ -194,7 +194,7 @@ def test_a_saved_sum_is_judged_with_the_groups_and_never_left_out() -> None:
     zero = no_counts(RunOptions(**options_for(SPEC)).run_spec)
     good, bad = (of(count(lying(part) if lies else part)) for part, lies in zip(parts(liars=()), (0, 1), strict=False))
     total = GroupedCounts((zero + good).parts) + GroupedCounts(bad.parts, {5: bad})
-    found = total.leaving_out(judge().spoilers(total))
+    found = total.leaving_out(judge().harmful_groups(total))
     assert CountsOfSpecs(found.parts) == good
 
 

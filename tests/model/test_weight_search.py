@@ -32,7 +32,7 @@ from flwr_flynn.model.refinement import (
     held_out,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, refine, taught
+from flwr_flynn.model.weight_search import Search, held_out_counts, refine, without_validation_samples
 from tests.memory import traced
 from tests.raising import raises
 
@@ -61,7 +61,7 @@ def searching(model: Model, X: Any, y: np.ndarray) -> tuple[Search, Any]:
 
     def statistic(search: Search, with_before: bool = False) -> RefinementStatistic:
         before = (
-            replace(model, members=taught(model.members, counts), refined=None).scores_of_active
+            replace(model, members=without_validation_samples(model.members, counts), refined=None).scores_of_active
             if with_before
             else None
         )

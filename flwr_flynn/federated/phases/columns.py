@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
@@ -146,8 +146,10 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
         if len(gaps) != len(counts):
             raise PayloadError("histograms", f"{len(gaps)} counts, one for each gap", len(counts))
         # Gaps are bounded, but not their sum, which may wrap around: then cells do not ascend, and are refused.
-        with refusing("histograms"):
+        try:
             found = ColumnHistograms(self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1)
+        except DataError as error:
+            raise PayloadError("histograms", error.expected, error.got) from None
         return AlignedHistograms(found, int(n_aligned[0].item())) if n_aligned else found
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
@@ -178,7 +180,7 @@ class Columns:
 
     histograms: ColumnHistograms
     missing: dict[str, str]  # reasons of parties without an answer, by name
-    trouble: str  # the reason why the columns are not scaled, or ""
+    fallback_reason: str  # the reason why the columns are not scaled, or ""
 
 
 def plan_of(context: Context) -> HashPlan:
@@ -226,7 +228,7 @@ def _ask_aligned(state: RunState, context: Context) -> ColumnsRequest:
 
 def _fold_aligned(state: RunState, batch: Batch[AlignedHistograms], context: Context) -> RunState:
     total, run = batch.total, state.run_spec
-    if total.n_aligned and not state.results[COLUMNS.name].trouble:
+    if total.n_aligned and not state.results[COLUMNS.name].fallback_reason:
         aligned, trouble = derive_specs(plan_of(context), total.histograms)
         if not trouble:
             run = replace(run, specs=(*run.specs, *aligned), n_aligned=len(aligned), reference=_reference(state))

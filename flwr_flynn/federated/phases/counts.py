@@ -209,7 +209,7 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
     total, judge = batch.total, context.options.judge
     if judge is not None:
         assert isinstance(total, GroupedCounts)  # else nobody would be judged
-        total = total.leaving_out(judge.spoilers(total))
+        total = total.leaving_out(judge.harmful_groups(total))
     return state.with_result("counts", total)
 
 

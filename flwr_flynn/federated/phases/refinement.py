@@ -53,7 +53,7 @@ from flwr_flynn.model.refinement import (
     start_weights,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, taught
+from flwr_flynn.model.weight_search import Search, held_out_counts, without_validation_samples
 
 _MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
 
@@ -183,7 +183,7 @@ def _ask(state: RunState, context: Context, number: int) -> RefinementRequest:
     search, run = _search(state, number), run_of_members(state, context.options)
     members: tuple[ModelMember, ...] = ()
     if not search.accuracies:
-        members = taught(members_of(state, context.options), search.counts)
+        members = without_validation_samples(members_of(state, context.options), search.counts)
     return RefinementRequest(run, search.trial, search.factors, members)
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,33 +95,38 @@ class BinsRequest(Request[Tables]):
         return ColumnHistograms.of_table(self.columns.n_features, self.cuts, table)
 
 
-def _ask(state: RunState, context: Context, number: int) -> BinsRequest:
+def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
+    """The request for the bins that the phase `before` led to; without one for those of equal width."""
     asked = columns.request_of(state, context)
-    if number:
-        cuts = state.results[_name(number - 1)]
+    if before:
+        cuts = state.results[before]
     else:
         parts = np.arange(SPLITS[0]) << KEY_BITS
         cuts = ((np.arange(asked.n_features)[:, None] << KEY_BITS) + parts // SPLITS[0]).ravel()
-    return BinsRequest(asked, cuts, number == len(SPLITS), context.options.secure_bound)
+    return BinsRequest(asked, cuts, before == _PARTS[-1][0], context.options.secure_bound)
 
 
-def _fold(state: RunState, batch: Batch[Tables], context: Context, number: int) -> RunState:
+def _split(state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int) -> RunState:
+    """The state with finer cuts, as the result of the phase of this name."""
     asked: BinsRequest = context.request
     found = asked.found(batch.total.tables[0])
-    if number == len(SPLITS):
-        return columns.fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]
-    parts = (*SPLITS[1:], 1)[number]
-    cuts = found.finer(asked.cuts, parts) if found.n_examples else asked.cuts
-    return state.with_result(_name(number), cuts)
+    return state.with_result(name, found.finer(asked.cuts, n_parts) if found.n_examples else asked.cuts)
 
 
-def _name(number: int) -> str:
-    return columns.COLUMNS.name if number == len(SPLITS) else f"bins {number + 1}"
+def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    found = context.request.found(batch.total.tables[0])
+    return columns.fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]
 
 
-def _phase(number: int) -> Phase:
-    request, fold = partial(_ask, number=number), partial(_fold, number=number)
-    return Phase(_name(number), TRAIN, request, fold, derives_specs=True)
+_PARTS = [(f"bins {number}", n_parts) for number, n_parts in enumerate((*SPLITS[1:], 1), 1)]
+"""Phases that split bins, and the parts that each splits them into."""
 
+_FOLDS: list[tuple[str, Any]] = [
+    *((name, partial(_split, name=name, n_parts=n)) for name, n in _PARTS),
+    (columns.COLUMNS.name, _fold),
+]
 
-BINS = [_phase(number) for number in range(len(SPLITS) + 1)]
+BINS = [
+    Phase(name, TRAIN, partial(_ask, before=before), fold, derives_specs=True)
+    for (name, fold), before in zip(_FOLDS, ("", *(name for name, _ in _PARTS)), strict=True)
+]
