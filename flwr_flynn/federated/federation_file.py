@@ -13,7 +13,6 @@ key and id change with every start of a node.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_flynn import _files
-from flwr_flynn._validation import boolean, integer
+from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -38,7 +37,6 @@ from flwr_flynn.privacy import mechanism_from_dict
 
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
-_HEX = re.compile("[0-9a-f]{64}")
 AFTER_REFINEMENT = ("evaluation", "")
 """Phases that are due when refinement and the Gram matrix are over."""
 
@@ -204,9 +202,9 @@ def _member(values: Any, n_classes: int) -> Member:
         if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
             raise ModelFileError(name, f"a text of at most {_LONGEST} characters on one line", type(text).__name__)
     key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
-    if key != "" and not _is_hex(key):
+    if key != "" and not is_sha256(key):
         raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
-    if not isinstance(sha256, list) or not all(map(_is_hex, sha256)):
+    if not isinstance(sha256, list) or not all(map(is_sha256, sha256)):
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:
         integers = isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
@@ -214,10 +212,6 @@ def _member(values: Any, n_classes: int) -> Member:
             raise ModelFileError("sizes", f"{n_classes} integers, or none", type(sizes).__name__)
         sizes = tuple(sizes)
     return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
-
-
-def _is_hex(text: Any) -> bool:
-    return isinstance(text, str) and _HEX.fullmatch(text) is not None
 
 
 @contextmanager

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError
 
 NO_REPLY = "no reply"
-_LISTED = 20  # parties named in an error message
 
 Identify = Callable[[str], str]
 """The SHA-256 of the public key of the node with this id, or "" where it is not known."""
@@ -161,10 +161,7 @@ class Roster:
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
-        shown = [f"{name} ({reason})" for name, reason in missing.items()]
-        if len(shown) > _LISTED:
-            shown[_LISTED:] = [f"and {len(shown) - _LISTED} more"]
-        who = ", ".join(shown) or "nobody else was asked; too few parties were connected"
+        who = missing_text(missing) or "nobody else was asked; too few parties were connected"
         text = f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}"
         raise AggregationError(text, len(self._counted), min_parties, missing)
 
@@ -192,6 +189,11 @@ class Roster:
             if self._names.get(cid):
                 cids.setdefault(self._names[cid], []).append(cid)
         return {name: group for name, group in cids.items() if len(group) > 1}
+
+
+def missing_text(missing: Mapping[str, str]) -> str:
+    """Names of at most 20 missing parties with the reasons, and the number of the others."""
+    return listed([f"{name} ({reason})" for name, reason in missing.items()], 20)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Member, Roster, clean
+from flwr_flynn.federated.roster import Failures, Member, Roster, clean, missing_text
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
@@ -327,8 +327,7 @@ class Run:
         if not self.is_specified:
             due = "" if self.due is None else self.due.name
             missing = self.rosters[due].missing if due in self.rosters else {}
-            listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
-            who = listed or "nobody was asked; too few parties were connected"
+            who = missing_text(missing) or "nobody was asked; too few parties were connected"
             text = f"no party was asked to count, phase {due} is not done; missing: {who}"
             raise AggregationError(text, 0, self.options.min_parties, missing)
 

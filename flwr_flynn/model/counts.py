@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import integer
+from flwr_flynn._validation import integer, is_sha256
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -72,7 +72,7 @@ class ClassCounts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hash_nnz", integer("hash_nnz", self.hash_nnz, error=CountsError))
         rho, fingerprint = self.hash_nnz, self.spec_fingerprint
-        if not isinstance(fingerprint, str) or len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
+        if not is_sha256(fingerprint):
             raise CountsError("spec_fingerprint", "64 hexadecimal digits in lower case", fingerprint)
         if self.noise != ():
             self._set_noisy()

@@ -19,15 +19,6 @@ from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.model_codec import (
-    announced_gram,
-    announced_members,
-    check_room_for_weights,
-    gram_entries,
-    members_text,
-    packed_weights,
-    unpacked_weights,
-)
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
@@ -69,17 +60,17 @@ class EvaluationRequest(RunRequest[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **super().to_config(),
-            key("scorings"): members_text(self.model.members),
+            key("scorings"): codec.members_text(self.model.members),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.model.refined is not None,
-            **gram_entries(self.run, self.model.gram),
+            **codec.gram_entries(self.run, self.model.gram),
         }
 
     def arrays(self) -> list[codec.Array]:
         model = self.model
         gram = [] if model.gram is None else [pack_signed(model.gram.weights)]
-        return codec.encode(*(each.counts for each in model.members)) + packed_weights(model.refined or ()) + gram
+        return codec.encode(*(each.counts for each in model.members)) + codec.packed_weights(model.refined or ()) + gram
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
@@ -88,17 +79,17 @@ class EvaluationRequest(RunRequest[Tables]):
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         refined = gram = None
         if "gram" in config:
-            arrays, gram = arrays[:-1], announced_gram(config, run, arrays[-1:], party)
+            arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
             n_members = len(run.specs)
-            check_room_for_weights(run, party)
-            arrays, refined = arrays[:-n_members], unpacked_weights(run, arrays[-n_members:])
+            codec.check_room_for_weights(run, party)
+            arrays, refined = arrays[:-n_members], codec.unpacked_weights(run, arrays[-n_members:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
         with refusing():
-            model = model_of_members(run, announced_members(config, run, counts), refined, gram)
+            model = model_of_members(run, codec.announced_members(config, run, counts), refined, gram)
         return cls(run, model, n_releases, tries)
 
     @classmethod

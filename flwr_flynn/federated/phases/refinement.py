@@ -25,13 +25,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.model_codec import (
-    announced_members,
-    check_room_for_weights,
-    members_text,
-    packed_weights,
-    unpacked_weights,
-)
 from flwr_flynn.federated.outcome import Refined, members_of, model_of_members, run_of_members
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.counts import ExactCountsRequest
@@ -96,23 +89,23 @@ class RefinementRequest(RunRequest[RefinementStatistic]):
 
     def to_config(self) -> dict[str, Scalar]:
         if self.members:
-            return {**super().to_config(), key("scorings"): members_text(self.members)}
+            return {**super().to_config(), key("scorings"): codec.members_text(self.members)}
         return {**super().to_config(), key("factors"): json.dumps(self.factors.tolist())}
 
     def arrays(self) -> list[Array]:
         if self.members:
             return codec.encode(*(member.counts for member in self.members))
-        return packed_weights(self.weights)
+        return codec.packed_weights(self.weights)
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> RefinementRequest:
         run = cls.admitted(config, party)
-        check_room_for_weights(run, party)
+        codec.check_room_for_weights(run, party)
         if "scorings" not in config:
             factors = np.array(config.integers("factors", run.n_classes, LARGEST_FACTOR), np.int64)
-            return cls(run, unpacked_weights(run, arrays), factors)
+            return cls(run, codec.unpacked_weights(run, arrays), factors)
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-        members = announced_members(config, run, counts)
+        members = codec.announced_members(config, run, counts)
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
     def measured(self, party: SampleAccess) -> tuple[RefinementStatistic, int]:
