@@ -63,6 +63,18 @@ def fitted(**parameters):
 LEFT_OUT = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
+def all_but_one(points, labels):
+    """The counts of all samples but each."""
+    model, places = FlyNNClassifier(spec=SPEC, decay=0.5), np.arange(len(labels))
+    return [model.fit(points[places != i], labels[places != i]).counts_ for i in places]
+
+
+def predicted_left_out(counts, points, method="predict", **scoring):
+    """The predictions for each sample of the counts of all others."""
+    models = (FlyNNClassifier.from_counts(SPEC, each, LABELS, **scoring) for each in counts)
+    return [getattr(model, method)(point[None])[0] for model, point in zip(models, points, strict=True)]
+
+
 # Laws
 
 
@@ -144,14 +156,12 @@ def test_a_model_that_forgot_everything_predicts_the_first_class():
 @LEFT_OUT
 def test_the_decay_is_chosen_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
+    others = all_but_one(points, labels)
     for rule in ("balanced", "novelty"):
         model = FlyNNClassifier(spec=SPEC, rule=rule).fit(points, labels)
         grid = decay_grid(model.counts_, rule)
-        recalls = []
-        for decay in grid:
-            one = FlyNNClassifier(spec=SPEC, decay=decay, rule=rule)
-            left_out = cross_val_predict(one, points, labels, cv=LeaveOneOut())
-            recalls.append(balanced_accuracy_score(labels, left_out))
+        left_out = [predicted_left_out(others, points, decay=decay, rule=rule) for decay in grid]
+        recalls = [balanced_accuracy_score(labels, each) for each in left_out]
         assert len(set(recalls)) > 1
         assert model.decay_ == grid[int(np.argmax(np.round(recalls, 12)))]
 
@@ -422,11 +432,10 @@ def test_many_columns_are_left_as_they_are():
 def test_temperatures_are_chosen_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
     model = FlyNNClassifier(spec=SPEC).fit(points, labels)
-    losses = []
+    others, losses = all_but_one(points, labels), []
     for temperature in TEMPERATURES:
-        one = FlyNNClassifier(spec=SPEC, decay=model.decay_, temperature=temperature)
-        left_out = cross_val_predict(one, points, labels, cv=LeaveOneOut(), method="predict_proba")
-        losses.append(log_loss(labels, left_out))
+        scoring = {"decay": model.decay_, "temperature": temperature}
+        losses.append(log_loss(labels, predicted_left_out(others, points, "predict_proba", **scoring)))
     assert losses[TEMPERATURES.index(model.temperature_)] < min(losses) + 1e-5
     assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
 
