@@ -26,7 +26,7 @@ FIRST = (
     "integration/test_simulation flower/test_secagg hashing/test_flyhash test_fuzz simulations/test_noniid "
     "privacy/test_mechanisms app/data/test_datasets simulations/test_liars federated/test_forecast app/test_server_app "
     "federated/test_aligned federated/test_laws flower/test_turns privacy/test_ledger"
-).split()
+).split()  # noqa: SIM905
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

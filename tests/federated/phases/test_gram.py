@@ -181,7 +181,6 @@ def test_parties_without_samples_have_no_gram_matrix() -> None:
 
 
 N_PRODUCTS = ROWS * (ROWS + 1) // 2
-MOST = 10**6  # more than the responses of a party's samples make
 
 
 def sizes(change: Callable[[np.ndarray], Any]) -> Callable[[Reply], Reply]:

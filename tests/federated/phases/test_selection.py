@@ -121,10 +121,6 @@ def repacked(reply: Reply, table: int, change: Any) -> Reply:
     return replace(reply, tensors=codec.write_tensors(arrays))
 
 
-def changed(reply: Reply, change: Any) -> Reply:
-    return replace(reply, tensors=codec.write_tensors(change(list(codec.read_tensors(reply.tensors)))))
-
-
 HOSTILE: dict[str, Any] = {
     "junk": lambda reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]]),
     "a candidate less": lambda reply: repacked(reply, 1, lambda numbers: numbers[3:]),
