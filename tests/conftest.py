@@ -22,11 +22,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Files that are begun first, so that no process is left with a long one at the end. Those of processes of their own,
 # which wait much, come when the first two have compiled what all need, and one at a time.
 FIRST = (
-    "federated/test_run_laws federated/phases/test_gram integration/test_deployment model/test_classifier "
-    "integration/test_simulation flower/test_secagg hashing/test_flyhash test_fuzz simulations/test_noniid "
-    "privacy/test_mechanisms app/data/test_datasets simulations/test_liars federated/test_forecast app/test_server_app "
-    "federated/test_aligned federated/test_laws flower/test_turns privacy/test_ledger"
-).split()  # noqa: SIM905
+    "federated/test_run_laws", "federated/phases/test_gram", "integration/test_deployment", "model/test_classifier",
+    "integration/test_simulation", "flower/test_secagg", "hashing/test_flyhash", "test_fuzz", "simulations/test_noniid",
+    "privacy/test_mechanisms", "app/data/test_datasets", "simulations/test_liars", "federated/test_forecast",
+    "app/test_server_app", "federated/test_aligned", "federated/test_laws", "flower/test_turns", "privacy/test_ledger",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
