@@ -507,9 +507,8 @@ def test_a_federation_of_a_secure_sum_is_kept_and_distributed_and_nobody_joins_o
         return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=3, **given)
 
     for purpose in ("join", "withdraw"):
-        with pytest.raises(ConfigError) as error:
+        with raises(ConfigError, field="purpose", got=purpose):
             later(purpose)
-        assert (error.value.field, error.value.got) == ("purpose", purpose)
     assert later("evaluate").model.counts_ == made.counts
 
 

@@ -294,18 +294,16 @@ def test_gaps_that_wrap_around_are_refused() -> None:
     request, n_cells = ColumnsRequest(2**20, NAMES), 2**20
     gaps = np.full(n_cells, 2**43)  # 2**63 together
     tensors = codec.write_tensors([np.array([1, 0, 0]), pack_numbers(gaps), pack_numbers(np.zeros(n_cells))])
-    with pytest.raises(PayloadError) as error:
+    with raises(PayloadError, field="histograms"):
         request.read(codec.read_tensors(tensors), Reply("1", tensors, 1, {}), None)
-    assert error.value.field == "histograms"
 
 
 def test_histograms_have_room_for_the_others() -> None:
     request = ColumnsRequest(1, NAMES)
     n = request.capacity // 1024 + 1
     tensors = codec.write_tensors([np.array([n, 0, 0]), pack_numbers(np.array([5])), pack_numbers(np.array([n - 1]))])
-    with pytest.raises(PayloadError) as error:
+    with raises(PayloadError, field="histograms", got=str(n)):
         request.read(codec.read_tensors(tensors), Reply("1", tensors, n, {}), None)
-    assert (error.value.field, error.value.got) == ("histograms", str(n))
 
 
 # ---- who gives them
