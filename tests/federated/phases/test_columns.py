@@ -34,6 +34,7 @@ from tests.federated.runs import (
     exchange,
     in_process,
     options_for,
+    refusal,
     replied,
     shares,
     statistic_of,
@@ -92,10 +93,7 @@ def test_histograms_of_sparse_samples_are_those_of_dense_ones(convert: str) -> N
     ],
 )
 def test_the_fields_of_a_request_are_checked_by_the_party(name: str, value: Any, said: str) -> None:
-    entries = {PHASE: "columns", **REQUEST.to_config(), f"flynn-{name}": value}
-    answer = party_of(X, LABELS).answer(entries)
-    assert (answer.arrays, answer.n_examples) == ([], 0)
-    assert said in str(answer.metrics[REFUSED])
+    assert said in refusal(REQUEST, party_of(X, LABELS), {f"flynn-{name}": value})
 
 
 def test_the_memory_limit_is_asked_before_anything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from flwr_flynn.model.refinement import LARGEST_WEIGHT, class_factors, held_out,
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.weight_search import Search, refine
 from flwr_flynn.privacy import LaplaceCounts
-from tests.federated.runs import Exchange, in_process, sha256, statistic_of
+from tests.federated.runs import Exchange, in_process, refusal, sha256, statistic_of
 from tests.memory import traced
 from tests.raising import raises
 
@@ -342,12 +342,7 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_hostile_request_is_refused_by_the_party(name: str) -> None:
     request, entries, arrays = REQUESTS[name]
-    config = {PHASE: request.phase, **request.to_config(), **entries}
-    config = {key: value for key, value in config.items() if value is not None}
-    answer = party_of(X, LABELS, X, LABELS).answer(config, request.arrays() if arrays is None else arrays)
-    assert answer.metrics.keys() == {REFUSED}
-    assert "failed" not in str(answer.metrics[REFUSED])
-    assert len(str(answer.metrics[REFUSED])) < 500
+    assert "failed" not in refusal(request, party_of(X, LABELS, X, LABELS), entries, arrays)
 
 
 @pytest.mark.parametrize("request_", [FIRST, LATER, EVALUATION], ids=["first", "later", "evaluation"])
