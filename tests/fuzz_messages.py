@@ -177,7 +177,8 @@ def use_numbers(given: Any) -> None:
 
 
 def make_numbers(mutator: Mutator) -> Any:
-    numbers = np.array([mutator.choice((0, 1, 200, 2**16, 2**40, 2**63)) for _ in range(mutator.below(210))], np.uint64)
+    most = (0, 1, 200, 2**16, 2**40, *([2**63] * mutator.one_in(4)))
+    numbers = np.array([mutator.choice(most) for _ in range(mutator.below(210))], np.uint64)
     packed = pack_numbers(numbers).tobytes()
     return np.frombuffer(mutator.raw(packed) if mutator.one_in(2) else packed, np.uint8)
 

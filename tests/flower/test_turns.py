@@ -57,11 +57,11 @@ def ran(grid: Grid, **options: Any) -> message.FlyNNStrategy:
     "options", [{}, {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto"}], ids=["one", "auto"]
 )
 def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
-    at_once = Grid(10)
+    at_once = Grid(6)
     whole = ran(at_once, **options)
-    assert {len(turn) for turn in at_once.turns if turn} == {10}
-    for size in (1, 3, 10):
-        in_turns = Grid(10)
+    assert {len(turn) for turn in at_once.turns if turn} == {6}
+    for size in (1, 4, 6):
+        in_turns = Grid(6)
         parts = ran(in_turns, nodes_at_a_time=size, **options)
         assert parts.model.model_.sha256() == whole.model.model_.sha256()
         assert parts.evaluation == whole.evaluation
