@@ -15,7 +15,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
@@ -52,13 +52,10 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
     return request.read(codec.read_tensors(reply.tensors), reply, None)
 
 
-@pytest.mark.parametrize("kind", [CountsRequest, JoinRequest, WithdrawRequest])
-def test_a_request_makes_the_round_trip(kind: type[CountsRequest]) -> None:
-    for mode in (None, Noisy(NOISE), Secure(256)):
-        run = RUN if mode is None else RunSpec(GRID[0], NAMES, mode)
+def test_a_noisy_request_makes_the_round_trip() -> None:
+    for kind in (CountsRequest, WithdrawRequest):
         party = party_of(X, LABELS, leaves=kind is WithdrawRequest)
-        again = kind.from_config(Config(kind(run).to_config()), [], party)
-        assert again.run == run
+        assert kind.from_config(Config(NOISY.to_config()), [], party).run == NOISY.run
 
 
 def test_a_party_counts_by_every_spec() -> None:
@@ -129,9 +126,8 @@ def test_noisy_counts_are_read_with_one_sample_announced_and_no_other() -> None:
     assert NOISY.sizes(read(NOISY, arrays, 1)) is None
     assert NOISY.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
     for wrong in (0, 2, 150):
-        with pytest.raises(PayloadError) as error:
+        with raises(PayloadError, field="num_examples", got=str(wrong)):
             read(NOISY, arrays, wrong)
-        assert (error.value.field, error.value.got) == ("num_examples", str(wrong))
     for spoiled in (
         [],
         arrays[:1],
