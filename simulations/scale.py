@@ -34,12 +34,11 @@ _MIB = 2**20
 
 def replies(n: int, noisy: bool = False) -> Iterator[Any]:
     """Replies of n parties with 50 samples of Digits' shape each, one after the other."""
-    from flwr_flynn.federated.statistics import CountsOfSpecs
-
     from flwr_flynn import ClassCounts
     from flwr_flynn.federated import codec
     from flwr_flynn.federated.phases.counts import CountsRequest
     from flwr_flynn.federated.protocol import PARTY, Reply
+    from flwr_flynn.model.counts import CountsOfSpecs
     from flwr_flynn.privacy import SimulatedRelease
 
     run = _options(n, noisy).run_spec

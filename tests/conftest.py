@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Compilation and shared machines make single examples slow now and then; the number of examples is the bound.
@@ -16,3 +18,18 @@ settings.load_profile("quick")
 # No test may leave this machine.
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Files that are begun first, so that no process is left with a long one at the end. Those of processes of their own,
+# which wait much, come when the first two have compiled what all need, and one at a time.
+FIRST = (
+    "federated/test_run_laws", "federated/phases/test_gram", "integration/test_deployment", "model/test_classifier",
+    "integration/test_simulation", "flower/test_secagg", "hashing/test_flyhash", "test_fuzz", "simulations/test_noniid",
+    "privacy/test_noisy_counts", "app/data/test_datasets", "simulations/test_liars", "federated/test_forecast",
+    "app/test_server_app", "federated/test_aligned", "federated/test_laws", "flower/test_turns", "privacy/test_ledger",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of some files before the others."""
+    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -262,7 +262,9 @@ class Files:
     # ---- a party's ledger of private answers
 
     def make_state(self, mutator: Mutator) -> Any:
-        """A file of the ledger or its marker with faults, or a forged ledger with the digests that fit it."""
+        """A file of the ledger or its marker with faults, a forged ledger with digests that fit it, or no change."""
+        if mutator.one_in(6):
+            return {}, False
         name = mutator.choice(list(self.state))
         content = self.state[name]
         if name != "state/ledger.json" or mutator.one_in(2):

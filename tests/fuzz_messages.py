@@ -75,7 +75,6 @@ WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000
 WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
-ALONE, BOTH = (learn_gram(run.specs, X, CODES, len(CLASSES), 0.5) for run in (RUN, TWO))
 SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
@@ -176,7 +175,8 @@ def use_numbers(given: Any) -> None:
 
 
 def make_numbers(mutator: Mutator) -> Any:
-    numbers = np.array([mutator.choice((0, 1, 200, 2**16, 2**40, 2**63)) for _ in range(mutator.below(210))], np.uint64)
+    most = (0, 1, 200, 2**16, 2**40, *([2**63] * mutator.one_in(4)))
+    numbers = np.array([mutator.choice(most) for _ in range(mutator.below(210))], np.uint64)
     packed = pack_numbers(numbers).tobytes()
     return np.frombuffer(mutator.raw(packed) if mutator.one_in(2) else packed, np.uint8)
 

@@ -121,22 +121,19 @@ def sums(x, rows, signs=None, center=None, scale=None):
     whole = center is None and scale is None and all(float(v).is_integer() for v in x.tolist())
     s = rows.shape[1]
     if whole and max((abs(int(v)) for v in x.tolist()), default=0) <= 2 ** (((2**63 - 1) // s).bit_length() - 1):
-        values = [int(v) for v in x.tolist()]
-        zero = 0
+        values = np.array([int(v) for v in x.tolist()], object)  # Python's integers
     else:
         exact = x.astype(np.float64)
         exact = exact - (0.0 if center is None else np.array(center))
         exact = exact * (1.0 if scale is None else np.array(scale))
-        values = list(exact.astype(np.float32))
-        zero = None
-    totals = []
-    for i, row in enumerate(rows):
-        total = zero
-        for k, column in enumerate(row):
-            value = values[column] if signs is None or signs[i, k] > 0 else -values[column]
-            total = value if total is None else total + value
-        totals.append(total)
-    return totals
+        values = exact.astype(np.float32)
+    totals = None  # of all rows, one column after the other
+    for k in range(s):
+        column = values[rows[:, k]]
+        if signs is not None:
+            column = np.where(signs[:, k] > 0, column, -column)
+        totals = column if totals is None else totals + column
+    return totals.tolist()
 
 
 def active(X, rows, hash_nnz, signs=None, center=None, scale=None):

@@ -1,4 +1,4 @@
-"""Modules import one way, imports for types alone included."""
+"""Modules import one way, imports for types alone included, and can be read in one sitting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import flwr_flynn
 
 PACKAGE = Path(flwr_flynn.__file__).parent
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 60  # lines; of the compiled kernels, none
 
 
 def imports() -> dict[str, set[str]]:
@@ -37,3 +38,18 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     # The package's own names are imported when they are first used.
     found["flwr_flynn"] = set()
     assert len(list(TopologicalSorter(found).static_order())) == len(found)
+
+
+def test_modules_and_functions_are_short() -> None:
+    long = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        code = path.read_text()
+        if path.name == "kernels.py":
+            continue
+        if (n_lines := len(code.splitlines())) > LONGEST_MODULE:
+            long.append((path.name, "", n_lines))
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                n_lines = (node.end_lineno or 0) - node.lineno + 1
+                long += [(path.name, node.name, n_lines)] if n_lines > LONGEST_FUNCTION else []
+    assert not long

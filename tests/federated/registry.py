@@ -10,7 +10,7 @@ import numpy as np
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
@@ -23,7 +23,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import class_factors, start_weights
@@ -56,6 +56,11 @@ class Case:
         return isinstance(self.request, EvaluationRequest)
 
     @property
+    def is_withdrawal(self) -> bool:
+        """True if only parties that leave answer."""
+        return isinstance(self.request, WithdrawRequest)
+
+    @property
     def takes_counted(self) -> bool:
         """True if only parties whose counts are in the sum answer."""
         return isinstance(self.request, RunRequest) and not isinstance(self.request, CountsRequest | EvaluationRequest)
@@ -63,7 +68,7 @@ class Case:
     def party(self, places: Any, **options: Any) -> Party:
         """A party with some of the samples."""
         nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
-        options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
+        options = {"min_examples": 1, "gram": True, "class_prior": False, "leaves": self.is_withdrawal, **options}
         return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
 
     def member(self, places: Any) -> Member:
@@ -82,9 +87,7 @@ class Case:
 
     def shown(self, statistic: Any) -> Any:
         """A value that is equal for equal statistics."""
-        if isinstance(self.request, RunRequest):
-            return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
-        return statistic
+        return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
 CASES = {
@@ -92,6 +95,7 @@ CASES = {
     # Of parties that no shift tells from the reference: alignment depends on the party, and has tests of its own.
     "aligned columns": Case(replace(_COLUMNS, reference=_REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
+    "withdraw": Case(WithdrawRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
     "held-out": Case(HeldOutRequest(RUN)),
     "refinement, first": Case(RefinementRequest(RUN, _WEIGHTS, _FACTORS, _MEMBERS), subtracts=False),
@@ -114,6 +118,12 @@ def in_secret(request: Any) -> Request[Any]:
 SECURE: dict[str, Request[Any]] = {
     name: in_secret(case.request)
     for name, case in CASES.items()
-    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest)
+    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | WithdrawRequest)
 }
-BINS = BinsRequest(_COLUMNS, (np.arange(8) << KEY_BITS) // 2, True, BOUND)
+_CUTS = (np.arange(8) << KEY_BITS) // 2
+SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)  # of which there is none in clear
+SECURE_CASES = {name: Case(request) for name, request in SECURE.items()}
+SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES} | {
+    "bins": Tables((ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True),))
+}
+"""The statistic of all samples, from answers in clear or by hand."""

@@ -19,7 +19,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Answer, Reply
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Answer, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
@@ -98,6 +98,18 @@ def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
     """A party's reply to a request, over the wire and back."""
     answer = party.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
     return reply_of(cid, answer)
+
+
+def refusal(request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None) -> str:
+    """The reason of a party that refuses a request with other config entries (None: none such) or other arrays."""
+    config = {PHASE: request.phase, **request.to_config(), **entries}
+    config = {name: value for name, value in config.items() if value is not None}
+    answer = party.answer(config, request.arrays() if arrays is None else arrays)
+    assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
+    assert (answer.arrays, answer.n_examples) == ([], 0)
+    reason = str(answer.metrics[REFUSED])
+    assert len(reason) < 500
+    return reason
 
 
 def statistic_of(request: Request[Any], party: Party, member: Member | None = None) -> Any:

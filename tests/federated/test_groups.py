@@ -31,6 +31,7 @@ from flwr_flynn.model.scoring import ScoringRule, log_rates
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import federation_of
 from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, NAMES, TRAINING, Exchange, X, options_for, sha256, shares
+from tests.raising import raises
 
 SEED = "5e" * 16
 SPEC = GRID[1]
@@ -306,9 +307,8 @@ def test_a_member_leaves_a_sum_that_was_made_of_groups() -> None:
     ],
 )
 def test_what_groups_do_not_protect_is_refused(spec: Any, changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field=field):
         RunOptions(**options_for(spec, **GROUPED | changes))
-    assert error.value.field == field
 
 
 @pytest.mark.parametrize(("changes", "sums"), [({"gram": 16}, "Gram matrix"), ({"refine_rounds": 1}, "gradients")])
@@ -321,9 +321,8 @@ def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(changes: dict
 @pytest.mark.parametrize("purpose", ["withdraw", "evaluate"])
 def test_groups_are_for_parties_that_come(purpose: str) -> None:
     federation = federate(RunOptions(**options_for(SPEC)), [party_of(**p) for p in parts(liars=())]).federation("a")
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="groups"):
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose=purpose))
-    assert error.value.field == "groups"
 
 
 def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
@@ -334,9 +333,8 @@ def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
     aligned = replace(run, n_aligned=1, reference=Reference.of(columns))
     member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
     federation = federation_of(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="groups"):
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose="join"))
-    assert error.value.field == "groups"
     RunOptions(**options_for(SPEC, federation=federation, purpose="join"))
 
 

@@ -16,18 +16,27 @@ from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import PHASE, REFUSED, Config, Reply
+from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.federated.registry import BOUND, CASES, LAYOUTS, SECURE, SOME, TOTALS
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, replied, statistic_of
+from tests.federated.registry import BOUND, CASES, LAYOUTS, SECURE, SECURE_CASES, SECURE_TOTALS, SOME, TOTALS, Case
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import mean_of
 from tests.memory import traced
+from tests.raising import raises
 
 POOLED = {name: case.of(SOME) for name, case in CASES.items()}
 one_class_each = Y[SOME].tolist()
+
+
+def test_every_registered_request_has_a_case() -> None:
+    cases = {case.request.phase: type(case.request) for case in [*CASES.values(), *SECURE_CASES.values()]}
+    own = {phase: kind for phase, kind in _REQUESTS.items() if kind.__module__.startswith("flwr_flynn.")}
+    assert cases == own
+    assert len(own) == 10
 
 
 def entries_of(request: Any) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
 @given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=5, deadline=None)
 def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
-    case, request = CASES[name], SECURE[name]
+    case, request = SECURE_CASES[name], SECURE[name]
     answers = {}
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
@@ -78,7 +87,7 @@ def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
         assert (vector.dtype, vector.shape) == (np.int64, (request.n_entries,))
         assert np.abs(vector).max(initial=0) <= BOUND
         answers[str(cid)] = answer
-    assert case.shown(request.summed(mean_of(answers))) == case.shown(POOLED[name])
+    assert case.shown(request.summed(mean_of(answers))) == case.shown(SECURE_TOTALS[name])
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -131,9 +140,8 @@ def test_tables_add_exactly_or_not_at_all(a: int, b: int) -> None:
         if -(2**63) <= exact < 2**63:
             assert combine().tables[0].item() == exact
         else:
-            with pytest.raises(CountsError) as error:
+            with raises(CountsError, field="tables"):
                 combine()
-            assert error.value.field == "tables"
 
 
 def test_statistics_are_values() -> None:
@@ -149,10 +157,13 @@ def test_statistics_are_values() -> None:
 # ---- requests
 
 
-@pytest.mark.parametrize("request_", [*(case.request for case in CASES.values()), *SECURE.values()], ids=str)
-def test_a_request_survives_its_config(request_: Any) -> None:
+@pytest.mark.parametrize(
+    "case", [*CASES.values(), *SECURE_CASES.values()], ids=[*CASES, *(f"secure {name}" for name in SECURE_CASES)]
+)
+def test_a_request_survives_its_config(case: Case) -> None:
+    request_: Any = case.request
     config, arrays = request_.to_config(), request_.arrays()
-    again = type(request_).from_config(Config(config), arrays, CASES["counts"].party(SOME))
+    again = type(request_).from_config(Config(config), arrays, case.party(SOME))
     assert again.to_config() == config
     assert [(array.dtype, array.tolist()) for array in again.arrays()] == [(a.dtype, a.tolist()) for a in arrays]
     assert (again.discloses, again.channel_of(config)) == (request_.discloses, request_.channel_of(config))
@@ -160,48 +171,35 @@ def test_a_request_survives_its_config(request_: Any) -> None:
     assert [each.shape for each in again.layout] == [each.shape for each in request_.layout]
 
 
-def refusal(name: str, entries: dict[str, Any], arrays: list[Any]) -> str:
-    """The reason why a party refuses a request."""
-    answer = CASES[name].party(SOME).answer(entries, arrays)
-    assert answer.metrics.keys() == {REFUSED}
-    assert answer.arrays == []
-    reason = str(answer.metrics[REFUSED])
-    assert len(reason) < 500
-    return reason
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(name: str) -> None:
-    request = CASES[name].request
-    entries = entries_of(request)
-    for key, value in entries.items():
+    request, party = CASES[name].request, CASES[name].party(SOME)
+    for key, value in entries_of(request).items():
         for other in (None, 7.5, "{", "x" * 10**6, b"\x00", [], "[[[]]]"):
             if type(other) is type(value) and key in ("flynn-mode", "flynn-fingerprints"):
                 continue  # their texts have tests of their own
             if other is None and (name, key) == ("aligned columns", "flynn-reference"):
                 continue  # then it asks for the columns as they are
-            reason = refusal(
-                name, {k: v for k, v in {**entries, key: other}.items() if v is not None}, request.arrays()
-            )
-            assert "failed" not in reason, (key, other)
+            assert "failed" not in refusal(request, party, {key: other}), (key, other)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_with_other_arrays_is_refused(name: str) -> None:
-    request, entries = CASES[name].request, entries_of(CASES[name].request)
+    request, party = CASES[name].request, CASES[name].party(SOME)
     arrays = request.arrays()
     for index, array in enumerate(arrays):
         for other in (array[:-1], array[None], array.astype("<f4"), np.arange(60, dtype=np.uint8)):
-            assert "failed" not in refusal(name, entries, [*arrays[:index], other, *arrays[index + 1 :]])
+            assert "failed" not in refusal(request, party, {}, [*arrays[:index], other, *arrays[index + 1 :]])
     for other in (arrays[:-1], [*arrays, *arrays]) if arrays else ():
-        assert "failed" not in refusal(name, entries, other)
+        assert "failed" not in refusal(request, party, {}, other)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_loaded(name: str) -> None:
     for request in (CASES[name].request, SECURE.get(name)):
         if request is not None:
-            party = Party(lambda _: pytest.fail("loaded"), PartyOptions(memory_limit=100), lambda *_: None)
+            options = PartyOptions(memory_limit=100, leaves=CASES[name].is_withdrawal)
+            party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
             answer = party.answer(entries_of(request), request.arrays())
             assert str(answer.metrics[REFUSED]).startswith("memory: ")
 
@@ -224,19 +222,19 @@ def test_parties_that_give_no_exact_figures_refuse_before_samples_are_loaded(
     options: dict[str, Any] = {
         "budget": {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
         "secure": {"secure": True, "evaluates": True},
-        "leaves": {"leaves": True},
+        "leaves": {"leaves": not CASES[name].is_withdrawal},
     }[kind]
     request = CASES[name].request
     party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
     answer = party.answer(entries_of(request), request.arrays(), request.channel)
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
-    assert answer.arrays == []
+    assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
 @pytest.mark.parametrize("name", SECURE)
 def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
     request = SECURE[name]
-    answer = CASES[name].party(SOME).answer(entries_of(request), request.arrays())
+    answer = SECURE_CASES[name].party(SOME).answer(entries_of(request), request.arrays())
     assert answer.metrics.keys() == {REFUSED}
 
 
@@ -247,9 +245,8 @@ def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
 def test_only_counted_parties_take_part(name: str) -> None:
     case = CASES[name]
     for member in (None, Member("", "1")):
-        with pytest.raises(PayloadError) as error:
+        with raises(PayloadError, field=case.request.phase):
             statistic_of(case.request, case.party(SOME), member)
-        assert error.value.field == case.request.phase
 
 
 def read(name: str, arrays: Any, n_examples: Any) -> Any:

@@ -19,6 +19,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 from tests.fakes import CLASSES, HASHER, SPEC, points
+from tests.raising import raises
 
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 SHARE = GaussianCounts(0.9, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=2)
@@ -92,9 +93,8 @@ def test_options_are_values() -> None:
     ids=str,
 )
 def test_bad_options_are_refused_at_once(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field=field):
         make(**change)
-    assert error.value.field == field
 
 
 def test_numpy_s_integers_are_taken() -> None:
@@ -129,9 +129,8 @@ def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
         ({"spec": HashPlan(4, 3, scaling="auto")}, "spec, classes, mechanism"),
         ({"purpose": "train"}, "federation"),
     ):
-        with pytest.raises(ConfigError) as error:
+        with raises(ConfigError, field=field):
             make(**{"federation": federation, "purpose": "join", **change})
-        assert error.value.field == field
 
 
 def test_a_run_before_its_selection_can_only_go_on() -> None:
@@ -140,15 +139,13 @@ def test_a_run_before_its_selection_can_only_go_on() -> None:
     federation = run.federation("1")
     assert len(federation.run_spec.specs) == 2
     make(spec=specs, federation=federation, purpose="resume")
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="purpose"):
         make(spec=specs, federation=federation, purpose="join")
-    assert error.value.field == "purpose"
 
 
 def test_sizes_that_do_not_fit_are_known_before_the_columns() -> None:
-    with pytest.raises(SpecError) as error:
+    with raises(SpecError, field="row_nnz"):
         make(spec=HashPlan(4, 3, scaling="auto", row_nnz=99))
-    assert error.value.field == "row_nnz"
     plan = HashPlan(4, 3, 150, "auto", hash_dim=128)
     assert make(spec=plan).plan is plan
     assert [spec.hash_dim for spec in make(spec=plan).run_spec.specs] == [128] * 6

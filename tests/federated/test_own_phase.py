@@ -77,9 +77,8 @@ def test_a_run_stops_before_and_after_it(tmp_path: Path) -> None:
         assert ("histogram" in run.state.results) == (due == "histogram")
         assert sha256(run.model) == sha256(whole.model)
     without = {**options_for(GRID), "federation": replace(saved, phase="histogram"), "purpose": "resume"}
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="phases"):
         Run(RunOptions(**without))
-    assert error.value.field == "phases"
 
 
 @pytest.mark.parametrize("fault", ["negative", "another number"])
@@ -191,6 +190,5 @@ def test_it_is_done_again_by_everybody_when_a_party_is_counted_late() -> None:
 def test_phases_need_names_of_their_own_and_one_that_counts() -> None:
     counting, *rest = phases_of(RunOptions(**options_for(GRID)))
     for phases in ((counting, counting), tuple(rest), ()):
-        with pytest.raises(ConfigError) as caught:
+        with raises(ConfigError, field="phases"):
             RunOptions(**{**options_for(GRID), "phases": phases})
-        assert caught.value.field == "phases"

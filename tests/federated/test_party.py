@@ -383,9 +383,8 @@ def test_a_model_that_cannot_be_tried_is_kept_all_the_same() -> None:
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field=field):
         PartyOptions(**options)
-    assert error.value.field == field
 
 
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:

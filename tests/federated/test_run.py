@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
-from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.forecast import Traffic
 from flwr_flynn.federated.options import RunOptions
@@ -34,7 +34,6 @@ from tests.fakes import (
     FakeGrid,
     Node,
     Proxy,
-    counting,
     counts_of,
     dealt,
     federation_of,
@@ -47,7 +46,6 @@ from tests.federated.runs import (
     DRIVERS,
     GRID,
     LABELS,
-    NAMES,
     TRAINING,
     Exchange,
     X,
@@ -128,9 +126,8 @@ def test_replies_of_parties_that_were_not_asked_are_ignored() -> None:
 
 def test_config_keys_of_this_package_are_not_the_user_s() -> None:
     assert merged({"lr": 0.1}, {PHASE: "counts"}) == {"lr": 0.1, PHASE: "counts"}
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="config", got="flynn-specs"):
         merged({"flynn-specs": "x"}, {})
-    assert (error.value.field, error.value.got) == ("config", "flynn-specs")
 
 
 def test_traffic_is_told_per_party() -> None:
@@ -557,14 +554,3 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
     assert refused.counted.missing.keys() == {"c"}
     assert Budget(tmp_path / "c", Policy(1.0)).spent() == (0.0, 0.0)
     assert go(left.federation("2"), "join", {"8": "a", "9": "b"}).counts == whole.counts
-
-
-def test_federate_takes_every_purpose() -> None:
-    parts = shares()
-    parties = [party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(parts)]
-    part = federate(RunOptions(**options_for(GRID)), parties[:2]).federation("1")
-    assert part.run_spec.classes == NAMES
-    whole = federate(RunOptions(**options_for(part.run_spec.spec), federation=part, purpose="join"), parties)
-    assert whole.counts.n_examples == 120
-    assert len(whole.counted.members) == 4
-    assert counting()[PHASE] == "counts"

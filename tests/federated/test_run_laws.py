@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,12 @@ def steps_of(name: str) -> Exchange:
     return exchange(**RUNS[name])
 
 
+@cache
+def whole_of(name: str) -> Run:
+    """A run of the registry that went well; its tests only read it."""
+    return in_process(options_of(name), shares())
+
+
 def digest(run: Run) -> str:
     """SHA-256 of the model."""
     return run.model.model_.sha256()
@@ -124,7 +131,7 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str, distribut
 def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
     own = phases_of(RunOptions(**options_of(name)))
     given = in_process(options_of(name, phases=own, refine_rounds=0), shares())
-    assert digest(given) == digest(in_process(options_of(name), shares()))
+    assert digest(given) == digest(whole_of(name))
 
 
 def facts(run: Run) -> Any:
@@ -139,7 +146,8 @@ def facts(run: Run) -> Any:
 @pytest.mark.parametrize("how", SPLITS)
 @pytest.mark.parametrize("name", [name for name in RUNS if "distribute" not in RUNS[name]])
 def test_a_secure_run_ends_in_the_model_of_the_run_in_clear(name: str, how: str) -> None:
-    clear, secret = (run(options_of(name), shares(how)) for run in (in_process, secretly))
+    secret = secretly(options_of(name), shares(how))
+    clear = whole_of(name) if how == "iid" else in_process(options_of(name), shares(how))
     assert [phase.channel for phase in secret.phases] == [TRAIN] * (len(secret.phases) - 1) + [EVALUATE]
     assert facts(secret) == facts(clear)
     assert secret.num_rounds == len(secret.phases) - 1
@@ -169,7 +177,7 @@ def test_late_parties_are_counted_and_the_later_phases_run_anew(name: str) -> No
     for _ in later:
         steps.step(EVALUATE)
     assert steps.run.due is None
-    assert digest(steps.run) == digest(in_process(options_of(name), shares()))
+    assert digest(steps.run) == digest(whole_of(name))
 
 
 # ---- saved and resumed
@@ -177,13 +185,11 @@ def test_late_parties_are_counted_and_the_later_phases_run_anew(name: str) -> No
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
-    whole = steps_of(name).rounds()
+    whole, stopped = whole_of(name), steps_of(name)
     names = [phase.name for phase in whole.phases]
-    for stop in range(1, len(names) + 1):
-        steps = steps_of(name)
-        for phase in whole.phases[:stop]:
-            steps.step(phase.channel)
-        left = whole.phases[stop:]
+    for stop, phase in enumerate(whole.phases, 1):
+        stopped.step(phase.channel)
+        left, steps = whole.phases[stop:], replace(stopped)
         if any(phase.derives_specs for phase in left):  # the candidates are not known yet
             with raises(AggregationError, counted=0):
                 steps.run.federation("1")
@@ -208,7 +214,7 @@ def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> None:
-    whole = in_process(options_of(name), shares())
+    whole = whole_of(name)
     saved, kept = saved_of(whole, tmp_path / "f.npz"), []
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
     changes = {"federation": saved, "purpose": "evaluate", "refine_rounds": 0, "gram": 0}
@@ -247,7 +253,7 @@ def nobody(federation: Federation) -> Federation:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
-    whole = saved_of(in_process(options_of(name), shares()), tmp_path / "f.npz")
+    whole = saved_of(whole_of(name), tmp_path / "f.npz")
     left = go(name, whole, "withdraw", "0123", leaver="3")
     never = go(name, nobody(whole), "join", "012")
     assert len(left.counted.members) == 3

@@ -343,9 +343,8 @@ def test_labels_outside_the_class_list_are_counted_and_not_shown(labels: object,
     ],
 )
 def test_bad_class_lists_are_refused(classes: object, got: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="classes", got=got):
         checked_classes(classes)
-    assert (error.value.field, error.value.got) == ("classes", got)
 
 
 def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
@@ -359,7 +358,6 @@ def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
     ("names", "got"), [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")]
 )
 def test_bad_names_of_features_are_refused(names: Any, got: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="feature_names", got=got):
         checked_names(names, 4)
-    assert (error.value.field, error.value.got) == ("feature_names", got)
     assert checked_names(np.array(["a", "b"]), 2) == ("a", "b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.common import ndarrays_to_parameters
 from hypothesis import given
@@ -15,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.flower import records
+from tests.raising import raises
 
 ARRAYS = st.lists(
     hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64, np.float64]), hnp.array_shapes(min_dims=1, min_side=0)),
@@ -70,6 +70,5 @@ def test_arrays_are_read_in_the_order_of_their_numbers() -> None:
     read = codec.read_tensors(records.tensors_of(RecordDict({"arrays": turned, "config": ConfigRecord()})))
     assert [int(each[0]) for each in read] == list(range(12))
     del turned["3"]
-    with pytest.raises(PayloadError) as error:
+    with raises(PayloadError, field="arrays"):
         records.tensors_of(RecordDict({"arrays": turned}))
-    assert error.value.field == "arrays"

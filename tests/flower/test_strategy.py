@@ -79,9 +79,8 @@ def test_every_party_that_is_there_is_asked() -> None:
 
 def test_the_package_s_config_keys_cannot_be_overridden() -> None:
     strategy = make(on_fit_config_fn=lambda server_round: {"flynn-mode": "x"})
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="config", got="flynn-mode"):
         strategy.configure_fit(3, NO_PARAMETERS, manager(Proxy("a")))
-    assert (error.value.field, error.value.got) == ("config", "flynn-mode")
 
 
 def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:

@@ -244,9 +244,8 @@ def test_specs_without_codes_look_as_before():
     ],
 )
 def test_a_bad_field_is_named(change, field):
-    with pytest.raises(SpecError) as raised:
+    with raises(SpecError, field=field):
         HashSpec(**{**CODED.to_dict(), **change})
-    assert raised.value.field == field
 
 
 def test_weights_beside_waves_are_refused():

@@ -10,6 +10,7 @@ from hypothesis import given
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import SpecError
+from tests.raising import raises
 from tests.strategies import coded_specs, specs
 
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
@@ -47,9 +48,8 @@ SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
     ],
 )
 def test_a_bad_field_is_named(change, expected, got):
-    with pytest.raises(SpecError) as raised:
+    with raises(SpecError, field=next(iter(change))) as raised:
         HashSpec(**{**SPEC.to_dict(), **change})
-    assert raised.value.field == next(iter(change))
     assert expected in raised.value.expected
     assert got in raised.value.got
 
@@ -65,9 +65,8 @@ def test_specs_survive_json(spec):
 
 @pytest.mark.parametrize("values", [None, [], {}, {**SPEC.to_dict(), "extra": 1}, {"n_features": 3}])
 def test_from_dict_refuses_what_is_not_a_spec(values):
-    with pytest.raises(SpecError) as raised:
+    with raises(SpecError, field="spec"):
         HashSpec.from_dict(values)
-    assert raised.value.field == "spec"
 
 
 def test_fingerprints_tell_specs_apart():
@@ -104,10 +103,8 @@ def test_suggested_sizes_are_valid_and_bounded(n_features, n_classes):
     assert spec.hash_dim * (n_classes or 1) <= 2**23
     noisy = HashSpec.suggest(n_features, 1000, n_classes or 2, noise_sigma=5.0)
     assert spec.hash_nnz <= noisy.hash_nnz or noisy.hash_nnz == noisy.hash_dim // 10
-    with pytest.raises(SpecError) as raised:
+    with raises(SpecError, field="noise_sigma"):
         HashSpec.suggest(n_features, noise_sigma=1.0)
-    assert raised.value.field == "noise_sigma"
     for bad in ({"n_classes": "a"}, {"n_classes": 0}, {"n_examples": -1}, {"noise_sigma": float("nan")}):
-        with pytest.raises(SpecError) as raised:
+        with raises(SpecError, field=next(iter(bad))):
             HashSpec.suggest(n_features, **bad)
-        assert raised.value.field == next(iter(bad))

@@ -109,6 +109,7 @@ class Flower:
             "COLUMNS": "250",
             "NO_COLOR": "1",
         }
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the whole app for itself
         self.install(self.folder / "home")
 
     def install(self, home: Path) -> None:

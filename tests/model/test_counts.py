@@ -81,9 +81,8 @@ def test_a_difference_is_counts_or_refused(a, b):
     if (difference >= 0).all() and (difference <= sizes[:, None]).all():
         assert_array_equal((a - b).array, difference)
     else:
-        with pytest.raises(CountsError) as raised:
+        with raises(CountsError, field="difference"):
             a - b
-        assert raised.value.field == "difference"
 
 
 @given(st.lists(st.lists(st.integers(-1, 4), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(1, 4))
@@ -127,23 +126,20 @@ def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
     ],
 )
 def test_impossible_arrays_are_refused(array, expected, got):
-    with pytest.raises(CountsError) as raised:
+    with raises(CountsError, field="array", expected=expected, got=got):
         make(array)
-    assert (raised.value.field, raised.value.expected, raised.value.got) == ("array", expected, got)
 
 
 @pytest.mark.parametrize("hash_nnz", [0, -1, True, 2.0, None])
 def test_hash_nnz_is_checked(hash_nnz):
-    with pytest.raises(CountsError) as raised:
+    with raises(CountsError, field="hash_nnz", got=repr(hash_nnz)):
         make([[1, 1]], hash_nnz)
-    assert (raised.value.field, raised.value.got) == ("hash_nnz", repr(hash_nnz))
 
 
 @pytest.mark.parametrize("fingerprint", ["", 63 * "0", 64 * "g", 64 * "A", None, b"0" * 64])
 def test_the_fingerprint_is_checked(fingerprint):
-    with pytest.raises(CountsError) as raised:
+    with raises(CountsError, field="spec_fingerprint"):
         make([[1, 1]], spec_fingerprint=fingerprint)
-    assert raised.value.field == "spec_fingerprint"
 
 
 def test_counts_of_different_kinds_do_not_combine():
@@ -208,18 +204,16 @@ def test_foreign_samples_cannot_be_left_out():
     active = HASHER.active(X)
     counts = ClassCounts.from_active(HASHER, active[:2], [0, 1], 2)
     for bits, y in [(active[2:], [0]), (active[:1], [1]), (active[[0, 0]], [0, 0])]:
-        with pytest.raises(DataError) as raised:
+        with raises(DataError, field="active, y", expected="samples that are in the counts"):
             list(left_out_scores(counts, bits, y, [ScoringRule("balanced", 0.5)]))
-        assert (raised.value.field, raised.value.expected) == ("active, y", "samples that are in the counts")
 
 
 @pytest.mark.parametrize(
     "active", [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
 )
 def test_active_bits_are_checked(active):
-    with pytest.raises(DataError) as raised:
+    with raises(DataError, field="active"):
         ClassCounts.from_active(HASHER, active, [0], 2)
-    assert raised.value.field == "active"
 
 
 @pytest.mark.parametrize("y", [[2], [-1], [0.0], ["a"], [0, 1], [[0]]])
@@ -230,9 +224,8 @@ def test_class_indices_are_checked(y):
         lambda: ClassCounts.from_active(HASHER, active, y, 2),
         lambda: list(left_out_scores(counts, active, y, [ScoringRule("balanced", 0.5)])),
     ):
-        with pytest.raises(DataError) as raised:
+        with raises(DataError, field="y", expected="1 class indices from 0 to 1"):
             act()
-        assert (raised.value.field, raised.value.expected) == ("y", "1 class indices from 0 to 1")
 
 
 @pytest.mark.parametrize("rule", ["balanced", "novelty", "bayes"])

@@ -14,6 +14,7 @@ from flwr_flynn.model import leave_one_out
 from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables, left_out_scores
 from flwr_flynn.model.scoring import RULES, ScoringRule, class_scores, log_odds
+from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
 
 decays = st.one_of(st.sampled_from([0.0, 0.5, 0.8, 0.999999]), st.floats(1e-9, 0.9999))
@@ -132,6 +133,5 @@ def test_no_samples_no_predictions():
 @pytest.mark.parametrize("active", [[[0, 1]], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]]])
 def test_active_bits_are_checked(active):
     counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
-    with pytest.raises(DataError) as raised:
+    with raises(DataError, field="active"):
         left_out(counts, active, [0], [0.5], "balanced")
-    assert raised.value.field == "active"

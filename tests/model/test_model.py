@@ -11,6 +11,7 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import class_novelty, class_scores
+from tests.raising import raises
 
 SPEC = HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
 HASHER = FlyHash(SPEC)
@@ -37,9 +38,8 @@ def test_a_member_reads_its_counts():
     ],
 )
 def test_members_that_do_not_fit_together_are_refused(change, field):
-    with pytest.raises(SpecError) as raised:
+    with raises(SpecError, field=field):
         replace(MEMBER, **change)
-    assert raised.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,8 @@ def test_members_that_do_not_fit_together_are_refused(change, field):
     ],
 )
 def test_models_that_are_none_are_refused(change, field):
-    with pytest.raises(DataError) as raised:
+    with raises(DataError, field=field):
         replace(Model((MEMBER,), ["a", "b"], ["p", "q"]), **change)
-    assert raised.value.field == field
 
 
 def test_a_model_is_immutable_and_identified_by_its_contents():
@@ -88,6 +87,5 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
     ]
     assert len({each.sha256() for each in (model, *others)}) == 6
     assert two.fingerprint != model.fingerprint
-    with pytest.raises(DataError) as raised:
+    with raises(DataError, field="members", got="2"):
         _ = two.member
-    assert (raised.value.field, raised.value.got) == ("members", "2")

@@ -16,6 +16,7 @@ from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.scoring import RULES, ScoringRule, class_novelty, class_scores
+from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
 
 WIDE = Context(prec=50, Emin=-(10**17), Emax=10**17)
@@ -181,23 +182,20 @@ def test_log_odds_keep_the_order_of_scores():
 def test_the_decay_is_checked(decay):
     counts = ClassCounts([[1, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
     for act in (lambda: ScoringRule("novelty", decay), lambda: class_novelty(counts, [[0, 1]], decay)):
-        with pytest.raises(ConfigError) as raised:
+        with raises(ConfigError, field="decay", expected="a number from 0 below 1"):
             act()
-        assert (raised.value.field, raised.value.expected) == ("decay", "a number from 0 below 1")
 
 
 @pytest.mark.parametrize("rule", ["best", None, ["bayes"]])
 def test_the_rule_is_checked(rule):
-    with pytest.raises(ConfigError) as raised:
+    with raises(ConfigError, field="rule", expected="one of balanced, novelty, bayes"):
         ScoringRule(rule, 0.5)
-    assert (raised.value.field, raised.value.expected) == ("rule", "one of balanced, novelty, bayes")
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "1", True])
 def test_the_temperature_is_checked(temperature):
-    with pytest.raises(ConfigError) as raised:
+    with raises(ConfigError, field="temperature"):
         ScoringRule("balanced", 0.5, temperature)
-    assert raised.value.field == "temperature"
 
 
 def test_no_samples_no_scores():
@@ -216,6 +214,5 @@ def test_active_bits_are_checked(active):
         lambda: class_scores(counts, active, ScoringRule("balanced", 0.5)),
         lambda: class_novelty(counts, active, 0.5),
     ):
-        with pytest.raises(DataError) as raised:
+        with raises(DataError, field="active"):
             read()
-        assert raised.value.field == "active"

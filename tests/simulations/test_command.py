@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import multiprocessing
 import re
@@ -26,6 +25,7 @@ from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.methods import FLYNN, Settings
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
+from tests.simulations.tables import read
 
 
 def test_the_lean_baseline_counts_what_we_count_where_nothing_ties():
@@ -51,8 +51,7 @@ def test_an_unknown_experiment_is_answered_with_the_list(capsys):
 @pytest.mark.slow
 def test_bench_writes_its_files(tmp_path):
     assert command.main(["bench", "--quick", "--output", str(tmp_path)]) == 0
-    with (tmp_path / "bench.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read(tmp_path / "bench.csv")
     assert [row["shape"] for row in rows] == [
         "Digits", "Letters", "MNIST", "Fashion-MNIST", "CIFAR-10", "CIFAR-100",
         "Digits 64k", "Digits 256k", "MNIST 64k", "MNIST 256k",
@@ -79,11 +78,6 @@ def test_bench_measures_torchhd_where_it_is_installed(monkeypatch):
     row = bench.hashing(TINY, argparse.Namespace(quick=True, data=None))
     assert row["x torchhd"] == pytest.approx(row["torchhd us/point"] / row["ours us/point"])
     assert row["torchhd us/point"] > 0
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")

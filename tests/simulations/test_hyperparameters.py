@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 import sklearn.datasets
@@ -11,6 +9,7 @@ import sklearn.datasets
 from simulations import __main__ as command
 from simulations import hyperparameters
 from simulations.hyperparameters import FULL, NAMES, Plan, grid
+from tests.simulations.tables import read
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +28,6 @@ def folder(tmp_path):
         X = 4 * generator.normal(size=(3, 8))[y] + generator.normal(size=(60, 8))
         np.savez(tmp_path / f"{name}.npz", X=X.astype(np.float32), y=y)
     return tmp_path
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_the_median_is_numpy_s_of_the_models_of_the_groups(task):
     assert np.allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [FLIPPERS, INVENTORS])
+@pytest.mark.parametrize("kind", [pytest.param(FLIPPERS, marks=pytest.mark.slow), INVENTORS])
 def test_the_gram_matrix_is_measured_with_a_cap_and_without_one(task, kind):
     rows = liars.by_pairs(task, kind, 0.2, PLAN)
     assert [row["method"] for row in rows] == list(PAIRED)

@@ -16,6 +16,7 @@ from simulations import __main__ as command
 from simulations import gradients, noniid, parties, splits
 from simulations.gradients import Recipe
 from simulations.results import markdown_table
+from tests.simulations.tables import read
 
 pytest.importorskip("flwr_datasets")
 
@@ -309,8 +310,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noniid, "QUICK", TINY)
         assert command.main(["noniid", "--quick", "--out", str(folder)]) == 0
-    with (folder / "noniid.csv").open(encoding="utf-8", newline="") as file:
-        return folder, list(csv.DictReader(file))
+    return folder, read(folder / "noniid.csv")
 
 
 def test_there_is_a_row_for_every_cell(finished):
@@ -490,8 +490,7 @@ def test_wrong_options_are_refused(wrong, tmp_path):
 def test_many_parties_are_measured(tmp_path):
     given = ["--parties", "3,20", "--whole", "15", "--points", "5", "--where", "process", "--out", str(tmp_path)]
     assert command.main(["parties", *given]) == 0
-    with (tmp_path / "parties.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read(tmp_path / "parties.csv")
     assert [(row["parties"], row["levels"], row["pooled"]) for row in rows] == [
         ("3", "1", "the same"), ("20", "2", "the same"), ("15", "", "the same"),
     ]  # fmt: skip

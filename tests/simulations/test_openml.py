@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 import sklearn.datasets
@@ -14,6 +12,7 @@ from simulations.accuracy import SetError
 from simulations.methods import FLYNN, OTHERS, PAPER
 from simulations.openml_sets import PAPER_SETS, file_ids, readers
 from tests.raising import raises
+from tests.simulations.tables import read
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +32,6 @@ def finished(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("openml")
     assert command.main(["openml", "--quick", "--data", str(folder), "--out", str(out)]) == 0
     return out
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_only_the_papers_sets_of_a_folder_are_used(finished):

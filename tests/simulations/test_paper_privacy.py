@@ -8,6 +8,7 @@ from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import SimulatedRelease, TopTLaplace, mechanism_from_dict
 from simulations.paper_privacy import ACCOUNTINGS, PaperTopT
+from tests.raising import raises
 
 SHAPE = {"hash_nnz": 4, "n_classes": 2}
 
@@ -50,8 +51,7 @@ def test_its_text_is_that_from_which_the_figures_seeds_were_made() -> None:
 
 def test_what_is_refused() -> None:
     for bad, field in (({"accounting": "tight"}, "accounting"), ({"n_parties": 0}, "n_parties")):
-        with pytest.raises(ConfigError) as caught:
+        with raises(ConfigError, field=field):
             PaperTopT(1.0, 5, **SHAPE, **({"accounting": "code", "n_parties": 2} | bad))
-        assert caught.value.field == field
     with pytest.raises(ConfigError):  # a party knows the tight accounting alone
         mechanism_from_dict(PaperTopT(1.0, 5, **SHAPE, accounting="code", n_parties=2).to_dict())

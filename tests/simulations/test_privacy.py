@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -19,6 +18,7 @@ from simulations.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER
 from simulations.privacy_settings import QUICK, DataError, Task, mnist, synthetic
 from simulations.results import Cells
 from tests.raising import raises
+from tests.simulations.tables import read
 
 pytest.importorskip("dp_accounting")
 
@@ -31,11 +31,6 @@ def clusters(seed, n=400):
     y = np.arange(n) % 3
     X = (6 * np.eye(3, 8)[y] + generator.normal(size=(n, 8))).astype(np.float32)
     return Task("clusters", X[100:], y[100:], X[:100], y[:100], ((128, 3, 16),))
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")

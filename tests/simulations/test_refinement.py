@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from flwr_flynn import HashPlan
@@ -12,6 +10,7 @@ from flwr_flynn.federated.options import RunOptions
 from simulations import __main__ as command
 from simulations import refinement
 from simulations.refinement import Plan, task_of
+from tests.simulations.tables import read
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +21,7 @@ def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     monkeypatch.setattr(refinement, "QUICK", PLAN)
     command.main(["refinement", "--quick", "--sets", "digits", "--efforts", "default,quick", "--out", str(tmp_path)])
-    with (tmp_path / "rounds.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read(tmp_path / "rounds.csv")
     last = {"FlyNN": 3, "FlyNN quick": 3, "FlyNN pairs": 1, "FedAvg LR": 2, "FedAvg MLP": 2}
     assert {row["method"]: int(row["round"]) for row in rows} == last
     assert (tmp_path / "refinement.png").stat().st_size > 0

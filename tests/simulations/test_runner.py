@@ -122,9 +122,8 @@ def test_a_party_that_refuses_is_named(fan_in):
     ],
 )
 def test_wrong_settings_are_named(changes, field):
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, field=field):
         run(parties_of(3), **changes)
-    assert caught.value.field == field
 
 
 def test_parties_have_to_be_there_and_differ():

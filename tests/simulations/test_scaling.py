@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -12,13 +10,9 @@ from simulations import __main__ as command
 from simulations import scaling
 from simulations.bench import SHAPES
 from simulations.scaling import PARTIES, PATH, PRINTED, SIZES
+from tests.simulations.tables import read
 
 DIGITS = SHAPES[0]
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow

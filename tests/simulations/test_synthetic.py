@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from simulations import __main__ as command
 from simulations import accuracy, synthetic
 from simulations.methods import FLYNN, KNN, KNN_AS_IS, PAPER
 from simulations.synthetic import CASES, SHOWN, Plan
+from tests.simulations.tables import read
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +25,6 @@ def finished(tmp_path_factory):
         patch.setattr(synthetic, "QUICK", plan)
         assert command.main(["synthetic", "--quick", "--out", str(out)]) == 0
     return out, small, plan
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_there_is_a_row_for_every_data_set_and_method(finished):

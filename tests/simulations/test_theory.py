@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 
 import numpy as np
@@ -13,17 +12,13 @@ from simulations import __main__ as command
 from simulations import theory, theory_costs
 from simulations.theory import HARD, SPEAKS, Plan
 from simulations.theory_agreement import K, Setting, agreement, clusters
+from tests.simulations.tables import read
 
 SMALL = {
     (SPEAKS, "m"): (2**10, 2**11), (HARD, "m"): (2**8, 2**10), (HARD, "rho"): (4, 64), (HARD, "clusters"): (8, 32),
     (HARD, "distance"): (0.1, 0.4), (SPEAKS, "rho"): (64, 128), (SPEAKS, "clusters"): (4, 8),
     (SPEAKS, "distance"): (0.01, 0.02),
 }  # fmt: skip
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow

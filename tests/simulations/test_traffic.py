@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 import pytest
 
@@ -17,13 +15,9 @@ from simulations.results import Cells
 from simulations.splits import Parts, Share, deal_out
 from simulations.splits import read as read_set
 from simulations.traffic import Plan
+from tests.simulations.tables import read
 
 PLAN = Plan(rounds=3, seeds=(0, 1), largest=400)
-
-
-def read(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # ---- the tables

@@ -27,9 +27,13 @@ from flwr_flynn.hashing.spec import HashSpec
 from tests.memory import traced
 from tests.raising import raises
 
-pytest.importorskip("flwr_datasets")
-
 DIGITS = datasets.load_dataset("digits")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def flwr_datasets() -> None:
+    """Import it in the one process that runs this file: it takes seconds, and each process collects every file."""
+    pytest.importorskip("flwr_datasets")
 
 
 # -------- the held-out rule
@@ -472,6 +476,7 @@ def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tm
         raise URLError("no network")
 
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+    monkeypatch.setattr("sklearn.datasets._openml.time.sleep", lambda _: None)  # between its three attempts
     monkeypatch.setattr("sklearn.datasets._openml.urlopen", refuse)  # the network, so that our arguments are checked
     with raises(DataError, field="openml:61", got="URLError") as caught:
         datasets.load_dataset("openml:61")

@@ -160,9 +160,8 @@ def test_content_decides_by_what_a_label_means() -> None:
 
 @POLICIES
 def test_columns_of_the_same_name_are_refused(row_wise: bool, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, expected="columns of different names"):
         read_rows(csv_file(tmp_path, "a,a,label\n1,2,x\n"), row_wise=row_wise)
-    assert caught.value.expected == "columns of different names"
 
 
 @POLICIES

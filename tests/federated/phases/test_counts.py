@@ -51,12 +51,10 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
     return request.read(codec.read_tensors(reply.tensors), reply, None)
 
 
-@pytest.mark.parametrize("kind", [CountsRequest, JoinRequest, WithdrawRequest])
-def test_a_request_makes_the_round_trip(kind: type[CountsRequest]) -> None:
-    for run in (RUN, RunSpec(GRID[0], NAMES, NOISE), RunSpec(GRID[0], NAMES, bound=256)):
+def test_a_noisy_request_makes_the_round_trip() -> None:
+    for kind in (CountsRequest, WithdrawRequest):
         party = party_of(X, LABELS, leaves=kind is WithdrawRequest)
-        again = kind.from_config(Config(kind(run).to_config()), [], party)
-        assert again.run == run
+        assert kind.from_config(Config(NOISY.to_config()), [], party).run == NOISY.run
 
 
 def test_a_party_counts_by_every_spec() -> None:
@@ -127,9 +125,8 @@ def test_noisy_counts_are_read_with_one_sample_announced_and_no_other() -> None:
     assert NOISY.sizes(read(NOISY, arrays, 1)) is None
     assert NOISY.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
     for wrong in (0, 2, 150):
-        with pytest.raises(PayloadError) as error:
+        with raises(PayloadError, field="num_examples", got=str(wrong)):
             read(NOISY, arrays, wrong)
-        assert (error.value.field, error.value.got) == ("num_examples", str(wrong))
     for spoiled in (
         [],
         arrays[:1],

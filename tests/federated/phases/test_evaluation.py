@@ -17,7 +17,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.evaluation import evaluated
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -28,7 +28,7 @@ from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import evaluation_of
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
@@ -40,16 +40,6 @@ COMMITTEE = evaluation_of(
     (0.75, 0.25),
 )
 NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
-
-
-def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
-    """The reason of a party that takes no model."""
-    received: list[FlyNNClassifier] = []
-    party = party_of(X, LABELS, X, LABELS, on_model=received.append)
-    answer = party.answer({PHASE: "evaluation", **REQUEST.to_config(), **entries}, arrays)
-    assert received == []
-    assert (answer.arrays, answer.n_examples) == ([], 0)
-    return str(answer.metrics[REFUSED])
 
 
 # ---- at a party
@@ -160,7 +150,8 @@ ARRAYS = REQUEST.arrays()
     ],
 )
 def test_hostile_models_are_refused(entries: dict[str, Any], arrays: list[Any], said: str) -> None:
-    assert said in refusal(entries, arrays)
+    party = party_of(X, LABELS, X, LABELS, on_model=lambda _: pytest.fail("taken"))
+    assert said in refusal(REQUEST, party, entries, arrays)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from numpy.testing import assert_array_equal
 from sklearn.datasets import make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
-from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_signed
@@ -33,7 +33,7 @@ from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.weight_search import Search, refine
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import evaluation_of
-from tests.federated.runs import Exchange, in_process, sha256, statistic_of
+from tests.federated.runs import Exchange, in_process, refusal, sha256, statistic_of
 from tests.memory import traced
 from tests.raising import raises
 
@@ -214,7 +214,6 @@ def entry(value: int) -> Callable[[np.ndarray], Any]:
     return change
 
 
-MOST = 20 * 2**20  # more than the factors times the samples of any party
 REPLIES: dict[str, Callable[[Reply], Reply]] = {
     "junk": lambda reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]]),
     "more correct than held out": figure(4, lambda figures: figures[1] + 1),
@@ -283,16 +282,10 @@ def test_held_out_samples_that_were_never_counted_are_not_taken_out() -> None:
     assert steps.rounds().model.predict(X).shape == (240,)
 
 
-def test_only_counted_parties_take_part() -> None:
-    counts = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
-    run = RunSpec(SPEC, NAMES)
-    for request in (HeldOutRequest(run), first(run, counts), later(run, counts)):
-        for member in (None, Member("", "1")):
-            with pytest.raises(PayloadError) as error:
-                statistic_of(request, party_of(X, LABELS), member)
-            assert error.value.field == request.phase
-        sizes = tuple(np.bincount(Y).tolist())
-        statistic = statistic_of(request, party_of(X, LABELS), Member("", "1", sizes=sizes))
+def test_the_samples_that_judge_are_held_out_by_their_content() -> None:
+    member = Member("", "1", sizes=tuple(np.bincount(Y).tolist()))
+    for request in (HeldOutRequest(RUN), FIRST, LATER):
+        statistic = statistic_of(request, party_of(X, LABELS), member)
         held = statistic.parts[0].n_per_class if isinstance(request, HeldOutRequest) else statistic.held_out
         assert_array_equal(held, np.bincount(Y[held_out(X)], minlength=3))
 
@@ -349,12 +342,7 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_hostile_request_is_refused_by_the_party(name: str) -> None:
     request, entries, arrays = REQUESTS[name]
-    config = {PHASE: request.phase, **request.to_config(), **entries}
-    config = {key: value for key, value in config.items() if value is not None}
-    answer = party_of(X, LABELS, X, LABELS).answer(config, request.arrays() if arrays is None else arrays)
-    assert answer.metrics.keys() == {REFUSED}
-    assert "failed" not in str(answer.metrics[REFUSED])
-    assert len(str(answer.metrics[REFUSED])) < 500
+    assert "failed" not in refusal(request, party_of(X, LABELS, X, LABELS), entries, arrays)
 
 
 @pytest.mark.parametrize("request_", [FIRST, LATER, EVALUATION], ids=["first", "later", "evaluation"])
@@ -408,9 +396,6 @@ def test_a_run_that_distributes_a_model_refines_nothing() -> None:
     saved = in_process(options(SPEC), parts()).federation("1")
     with raises(ConfigError, field="refine_rounds"):
         RunOptions(**options(saved.run_spec.specs, federation=saved, purpose="evaluate"))
-
-
-# ---- saved and resumed
 
 
 # ---- the law, over the wire

@@ -19,6 +19,7 @@ from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, bound_for, check_room, room
 from tests.fakes import CLASSES, SPEC, counts_of, points
+from tests.raising import raises
 
 RUN = RunSpec(SPEC, CLASSES, bound=256)
 REQUEST = CountsRequest(RUN)
@@ -108,6 +109,5 @@ def test_the_bound_is_the_least_power_of_two(most: int) -> None:
 
 @pytest.mark.parametrize("most", [0, -1, LARGEST_BOUND + 1])
 def test_no_bound_is_beyond_the_modulus(most: int) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field="secure sum"):
         bound_for(most)
-    assert error.value.field == "secure sum"
