@@ -22,10 +22,10 @@ import numpy as np
 
 from flwr_flynn.errors import CountsError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import Refined, members_of, model_of_members, run_of_members
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.counts import ExactCountsRequest
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key

@@ -18,10 +18,10 @@ import numpy as np
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.outcome import members_of
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
