@@ -40,7 +40,7 @@ from flwr_flynn.model.gram_scoring import (
     responses,
     share_of,
 )
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES
+from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, MAX_LOSS, TEMPERATURES
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, solve

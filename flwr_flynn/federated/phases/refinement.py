@@ -46,7 +46,7 @@ from flwr_flynn.model.refinement import (
     start_weights,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, without_validation_samples
+from flwr_flynn.model.refinement_search import Search, held_out_counts, without_validation_samples
 
 _MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
 
