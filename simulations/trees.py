@@ -75,18 +75,7 @@ from simulations.results import (
     write_summary,
 )
 from simulations.splits import TEST_FRACTION, Parts, deal_out, read
-from simulations.trees_page import (
-    BAGGING,
-    CYCLIC,
-    EFFORTS,
-    EVERYWHERE,
-    FLOOR_1,
-    FOREST,
-    ONE_CLASS,
-    POOLED,
-    SPLITS,
-    TREES,
-)
+from simulations.trees_page import BAGGING, CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
 
 Array = npt.NDArray[Any]
 
@@ -321,8 +310,8 @@ def flynn(parts: Parts, effort: str, **options: Any) -> tuple[Row, FlyNNClassifi
     with quiet():
         run = federate(RunOptions(plan, range(parts.n_classes), len(parts.shares)), parts.parties(**options))
     up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
-    row = parts.scores(run.model.predict(train.X_test)) | _bytes(up, down, len(parts.shares))
-    return row | {"rounds": run.num_rounds}, run.model
+    scores = parts.scores(run.model.predict(train.X_test))
+    return scores | _bytes(up, down, len(parts.shares)) | {"rounds": run.num_rounds}, run.model
 
 
 def pooled_flynn(parts: Parts) -> Row:
@@ -353,20 +342,14 @@ _FLYNN_CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits
 _CODE = {name: joblib.hash([inspect.getsource(each) for each in used]) for name, used in _USED.items()}
 
 
+class _NotFinished(Exception):
+    """A cell is not there, and is not to be computed."""
+
+
 class Study:
-    """All cells of one data set.
+    """All cells of one data set; of `finished` ones alone, if so."""
 
-    Parameters
-    ----------
-    data : Dataset
-    plan : Plan
-    cells : Cells
-        Finished cells.
-    finished : bool, default=False
-        Leave out the cells that are not finished.
-    """
-
-    def __init__(self, data: Dataset, plan: Plan, cells: Cells, finished: bool = False) -> None:
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells, finished: bool) -> None:
         self.data, self.plan, self.cells, self.finished = data, plan, cells, finished
         self.parts = lru_cache(None)(lambda split, seed: dealt(data, split, seed))
         self._digest = joblib.hash((data.X, data.y))
@@ -376,11 +359,11 @@ class Study:
         if seed not in (self.plan.seeds[:1] if self.data.X.shape[1] > WIDE else self.plan.seeds):
             return
         shape = {"n": len(self.data.y), "d": self.data.X.shape[1], "classes": len(self.data.classes)}
-        apart = [(EVERYWHERE, method) for method in (FLOOR_1, *POOLED)]
-        for split, method in [*product(SPLITS, (*EFFORTS, *TREES)), *apart]:
+        apart = [(page.EVERYWHERE, method) for method in (FLOOR_1, *POOLED)]
+        for split, method in [*product(page.SPLITS, (*EFFORTS, *TREES)), *apart]:
             try:
                 row = self.cell(split, method, seed)
-            except LookupError:
+            except _NotFinished:
                 continue
             yield {"set": self.data.name} | shape | {"split": split, "method": method, "seed": seed} | row
 
@@ -389,7 +372,7 @@ class Study:
         recipe = self.recipe(split, method) if method in TREES else {}
 
         def compute() -> Row:
-            parts = self.parts(ONE_CLASS if split == EVERYWHERE else split, seed)
+            parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
             if method in EFFORTS:
                 return flynn(parts, EFFORTS[method])[0]
             if method == FLOOR_1:
@@ -436,7 +419,7 @@ class Study:
 
         def timed() -> list[Row]:
             if self.finished:
-                raise LookupError
+                raise _NotFinished
             start = time.perf_counter()
             row = compute()
             return [row | {"seconds": time.perf_counter() - start}]
@@ -444,8 +427,8 @@ class Study:
         return self.cells.finish(key | {"about": about, "version": _VERSION}, timed)[0]
 
 
-def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[str], finished: bool) -> list[Row]:
-    """Run all cells, the first seed of all sets first, and write CSV, figure and summary."""
+def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[str], finished: bool) -> None:
+    """Run all cells, the first seed of all sets first; write CSV, figure and summary, and print."""
     start, cells = time.perf_counter(), Cells(folder / "cells")
     studies = [Study(read(source, plan.largest), plan, cells, finished) for source in sources]
     rows = [row for seed in plan.seeds for study in studies for row in study.rows(seed)]
@@ -457,15 +440,12 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[st
     page.draw(lines, f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties", folder / "trees.png")
     write_summary(folder, "Trees beside FlyNN", "trees", arguments, time.perf_counter() - start, parts)
     print(text_table(lines))
-    return rows
 
 
 def main(arguments: list[str]) -> None:
     """Run, print, write."""
     options = parser("trees", __doc__)
-    options.add_argument(
-        "--sets", default="", help="sets of --data, with commas between (default: all; digits without)"
-    )
+    options.add_argument("--sets", default="", help="sets of --data, with commas between (default: all)")
     options.add_argument("--seeds", type=int, help="seeds of the split (default: 3; quick: 1)")
     options.add_argument("--finished", action="store_true", help="show the finished cells, and compute none")
     chosen = options.parse_args(arguments)
@@ -473,9 +453,8 @@ def main(arguments: list[str]) -> None:
     if chosen.seeds is not None:
         plan = replace(plan, seeds=tuple(range(chosen.seeds)))
     names = [name.strip() for name in chosen.sets.split(",") if name.strip()]
-    if chosen.data is None:
-        sources = ["digits"]
-    else:
+    sources = ["digits"]
+    if chosen.data is not None:
         sources = [str(chosen.data / f"{name}.npz") for name in names] or sorted(map(str, chosen.data.glob("*.npz")))
     try:
         run(sources, plan, output_folder(chosen), arguments, chosen.finished)
