@@ -19,9 +19,10 @@ forest's grid has weights, samples of a leaf, and votes by trees or by a party's
 have nothing tuned.
 
 "one class": with up to five classes each party has one; with more, no two parties have a class in common. Bytes are
-those of one party, up and down together, without Flower's envelopes: of the boosted trees the models in XGBoost's JSON
-as the strategy sends them, the whole one down in each round; of the forest its pickled trees up, and all trees down.
-Finished cells are kept under the output folder; those of the trees are used again with another version of the package.
+those of one party, up and down together, with the final model distributed, without Flower's envelopes: of the boosted
+trees the models in XGBoost's JSON as the strategy sends them, the whole one down in each round; of the forest its
+pickled trees up, and all trees down. Finished cells are kept under the output folder; those of the trees are used
+again with another version of the package.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ QUICK = Plan((0,), 500, (0.1, 0.3), (4,), ("own",), (5, 20), (1,))
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of boosted trees. `weights` is "own", "pooled" or "none"."""
+    """Settings of boosted trees. `weights` is "own" or "pooled"."""
 
     eta: float
     depth: int
@@ -125,11 +126,10 @@ def dealt(data: Dataset, split: str, seed: int) -> Parts:
 
 
 def sample_weights(share: Share, table: Array, weights: str) -> Array:
-    """Weights of a party's samples; `table` has the class counts of all parties."""
+    """Weights of a party's samples that balance classes, its "own" or "pooled" ones by the counts of all parties."""
     counts = table.sum(axis=0) if weights == "pooled" else np.bincount(share.y, minlength=table.shape[1])
-    balanced = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    result: Array = np.ones(len(share.y)) if weights == "none" else balanced[share.y]
-    return result
+    balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return balanced[share.y]
 
 
 # ---- boosted trees
@@ -265,8 +265,9 @@ def by_flower(parts: Parts, method: str, recipe: Recipe, seed: int = 0) -> tuple
         strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(fraction_evaluate=0.0)
         strategy.min_train_nodes = strategy.min_evaluate_nodes = strategy.min_available_nodes = 1
         result = strategy.start(sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds)
-    model = sites.unpacked(result.arrays["0"].numpy().tobytes())
-    booster = xgboost.Booster(sites.settings, model_file=bytearray(model))
+    model = result.arrays["0"].numpy().tobytes()
+    sites.down += len(model) * len(sites.known)  # it is of use where it is
+    booster = xgboost.Booster(sites.settings, model_file=bytearray(sites.unpacked(model)))
     return booster.inplace_predict(parts.pooled.X_test.astype(np.float32), predict_type="margin"), sites
 
 
@@ -332,12 +333,15 @@ def centralised(parts: Parts, kind: str, seed: int) -> Row:
     return parts.scores(model.predict(train.X_test)) | {"up": 0, "down": 0, "rounds": 0}
 
 
-_SHARED = (Parts, read, dealt, sample_weights)
-_BOOSTED = (*_SHARED, Recipe, parameters, matrices, classes_of, boosted, to_flower, from_flower, Sites, by_flower)
+_SHARED = (Parts, read, dealt)
+_GROWN = (*_SHARED, sample_weights, Recipe, parameters, matrices, classes_of, boosted)
+_SENT = (*_GROWN, to_flower, from_flower, Sites, by_flower)
+_FOREST = (*_SHARED, sample_weights, forests, votes)
 _USED = {
-    BAGGING: _BOOSTED, CYCLIC: _BOOSTED, FOREST: (*_SHARED, forests, votes),
+    **{BAGGING: _SENT, CYCLIC: _SENT, FOREST: _FOREST},
     **dict.fromkeys(POOLED, (*_SHARED, centralised, baselines.centralised)),
-}  # fmt: skip
+    **{f"recipe of {name}": _FOREST if name == FOREST else _GROWN for name in TREES},
+}
 _FLYNN_CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits")
 _CODE = {name: joblib.hash([inspect.getsource(each) for each in used]) for name, used in _USED.items()}
 
@@ -387,7 +391,7 @@ class Study:
             margins, sites = by_flower(parts, method, Recipe(**recipe), seed)
             return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
 
-        return self._kept({"job": f"{split}, {method}", "seed": seed}, method, compute, recipe) | recipe
+        return self._kept(split, method, seed, compute, recipe) | recipe
 
     def recipe(self, split: str, method: str) -> Row:
         """The best recipe of the grid on validation samples, the first of equals."""
@@ -411,11 +415,12 @@ class Study:
             return {"recipe": max(tried, key=lambda pair: pair[0])[1]}
 
         grid = [plan.etas, plan.depths, plan.weights, plan.rounds, plan.leaves]
-        found: Row = self._kept({"job": f"{split}, recipe of {method}", "seed": plan.seeds[0]}, method, compute, grid)
+        found: Row = self._kept(split, f"recipe of {method}", plan.seeds[0], compute, grid)
         return dict(found["recipe"])
 
-    def _kept(self, key: Row, method: str, compute: Callable[[], Row], about: Any) -> Row:
-        key |= {"set": self.data.name, "data": self._digest, "code": _CODE.get(method, _FLYNN_CODE)}
+    def _kept(self, split: str, job: str, seed: int, compute: Callable[[], Row], about: Any) -> Row:
+        key = {"set": self.data.name, "data": self._digest, "job": f"{split}, {job}", "seed": seed, "about": about}
+        key |= {"code": _CODE.get(job, _FLYNN_CODE), "version": _VERSION}
 
         def timed() -> list[Row]:
             if self.finished:
@@ -424,7 +429,7 @@ class Study:
             row = compute()
             return [row | {"seconds": time.perf_counter() - start}]
 
-        return self.cells.finish(key | {"about": about, "version": _VERSION}, timed)[0]
+        return self.cells.finish(key, timed)[0]
 
 
 def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[str], finished: bool) -> None:

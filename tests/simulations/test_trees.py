@@ -48,7 +48,8 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
     expected = [tree for reply in replies for tree in reply["learner"]["gradient_booster"]["model"]["trees"]]
     margins, driven = trees.by_flower(parts, BAGGING, recipe)
     assert len(expected) == 5 * 3
-    assert (driven.up, driven.down) == (sum(len(json.dumps(reply)) for reply in replies), 0)
+    assert driven.up == sum(len(json.dumps(reply)) for reply in replies)
+    assert driven.up < driven.down / 5 + 5 * 2000  # the sum of the replies goes to five parties, with one head
     # The margins are the sums of the parties' own models, class by class.
     X = parts.pooled.X_test.astype(np.float32)
     own = [xgboost.train(sites.settings, known, 1).inplace_predict(X, predict_type="margin") for known in sites.known]
@@ -72,9 +73,9 @@ def test_bytes_are_those_of_the_models_that_travel():
     parts = parts_of(2, "IID")
     few, more = (trees.by_flower(parts, BAGGING, Recipe(0.3, 2, "own", n))[1] for n in (2, 4))
     assert 1.9 < more.up / few.up < 2.1
-    assert more.down > 5 * few.down  # the whole model each time: after 1, 2 and 3 rounds, and not after 1 alone
-    cyclic = trees.by_flower(parts, CYCLIC, Recipe(0.3, 2, "own", 4))[1]
-    assert cyclic.down < cyclic.up < few.down  # one party a round, which sends all that it got and a tree
+    assert 2.7 < more.down / few.down < 10 / 3  # the whole model each time: 1 + 2 + 3 + 4 rounds, and 1 + 2
+    cyclic, long = (trees.by_flower(parts, CYCLIC, Recipe(0.3, 2, "own", n))[1] for n in (1, 2))
+    assert (cyclic.down, long.down > cyclic.up + 5 * cyclic.up) == (5 * cyclic.up, True)  # what is sent comes back
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 10])
@@ -93,10 +94,9 @@ def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
 def test_weights_make_classes_alike_at_the_party_or_over_all():
     share = splits.Share(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
     table = np.array([[3, 0, 1], [1, 0, 5]])
-    own, pooled, none = (trees.sample_weights(share, table, name) for name in ("own", "pooled", "none"))
+    own, pooled = (trees.sample_weights(share, table, name) for name in ("own", "pooled"))
     np.testing.assert_allclose(own, [2 / 3] * 3 + [2])
     np.testing.assert_allclose(pooled, [10 / 8] * 3 + [10 / 12])
-    np.testing.assert_allclose(none, 1)
 
 
 def test_a_party_has_no_votes_for_classes_that_it_lacks():
