@@ -30,7 +30,6 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -254,16 +253,17 @@ class Sites:
         return replies
 
 
-def by_flower(parts: Parts, method: str, recipe: Recipe, seed: int = 0) -> tuple[Array, Sites]:
+def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
     """Margins of the pooled held-out samples by the model of Flower's strategy, and the parties."""
     import xgboost
 
     sites = Sites(parts, method, recipe)
-    random.seed(seed)  # Flower draws the order of the parties
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages name their sender
     with quiet():
         strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(fraction_evaluate=0.0)
         strategy.min_train_nodes = strategy.min_evaluate_nodes = strategy.min_available_nodes = 1
+        if method == CYCLIC:  # the order of `boosted` in the place of a random one: who is last matters
+            strategy.registered_nodes = {node: node for node in sites.get_node_ids()}
         result = strategy.start(sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds)
     model = result.arrays["0"].numpy().tobytes()
     sites.down += len(model) * len(sites.known)  # it is of use where it is
@@ -388,7 +388,7 @@ class Study:
                 sizes = [len(pickle.dumps(forest.estimators_)) for forest in made]
                 scores = parts.scores(votes(parts, made, recipe["by samples"]).argmax(axis=1))
                 return scores | _bytes(sum(sizes), sum(sizes) * len(made), len(made)) | {"rounds": 1}
-            margins, sites = by_flower(parts, method, Recipe(**recipe), seed)
+            margins, sites = by_flower(parts, method, Recipe(**recipe))
             return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
 
         return self._kept(split, method, seed, compute, recipe) | recipe
