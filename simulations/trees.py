@@ -442,7 +442,7 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[st
     if not len(frame):
         raise ConfigError("output", "a folder with all cells of a data set", folder)
     lines, parts = page.means(frame), page.summary(rows, frame, about(__doc__))
-    page.draw(lines, f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties", folder / "trees.png")
+    page.draw(frame, f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties", folder / "trees.png")
     write_summary(folder, "Trees beside FlyNN", "trees", arguments, time.perf_counter() - start, parts)
     print(text_table(lines))
 

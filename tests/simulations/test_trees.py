@@ -141,13 +141,16 @@ def test_tables_of_known_rows():
     assert lines["FlyNN"]["IID"] == pytest.approx((0.9 + 0.6) / 2 + 0.005)
     assert lines["pooled forest"][ONE_CLASS] == pytest.approx(0.7)
     assert (lines["FlyNN"]["kB, median"], lines["pooled forest"]["kB, median"]) == ("1", "all samples")
+    line = page.kilobytes(frame, {"a": 2, "b": 3})[0]
+    assert (line["IID"], line["two classes"], line["more classes"]) == ("1", "1", "1")
     won = {line["against"]: line["IID"] for line in page.wins(frame)}
     assert (won[BAGGING], won[CYCLIC], won["pooled forest"]) == ("1/0/1", "2/0/0", "1/0/1")
     lost = page.losses(frame)
     assert [(line["set"], line["by"], round(line["gap"], 9)) for line in lost] == [("b", BAGGING, 0.2)] * 4
     assert [line["set"] for line in page.by_set(frame, "IID")] == ["a", "b"]
-    assert "over 2 sets" in page.headline(list(lines.values()), 2)
-    assert "by set: 2: a, b." in "".join(page.summary(known_rows(), frame, "Their methods."))
+    assert "over 2 sets" in page.headline(frame)
+    assert "costs it -0.050 on average, and 0.095 at most (b, IID)" in page.headline(frame)
+    assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods."))
 
 
 @pytest.fixture(scope="module")
