@@ -1,8 +1,8 @@
 """Trees beside FlyNN: Flower's boosted trees and a federated forest, from IID parties to those of one class each.
 
 Five parties, balanced accuracy on a fifth of the samples held out, the same for all splits and methods. "FlyNN quick",
-"FlyNN" and "FlyNN thorough" are `flwr run` with its defaults, at each `effort`: parties with less than five samples of
-a class keep that class out of the histograms of their columns. "FlyNN, floor 1" is `min-examples=1`, the same model in
+"FlyNN" and "FlyNN thorough" are `flwr run` with its defaults, at each `effort`: histograms of a party's columns tell
+every fifth value of a class, and leave out classes of fewer samples. "FlyNN, floor 1" is `min-examples=1`, the same model in
 every split: that of the pooled samples, which a run over parties of one class each confirms by its SHA-256.
 
 FedXgbBagging and FedXgbCyclic are Flower's own strategies with XGBoost at the parties, one tree of each class per
@@ -12,11 +12,11 @@ again when the model comes back: the model is then what Flower means it to be. T
 party, 200 trees in all, whose votes are pooled. Pooled forest and boosting, of scikit-learn with balanced weights, see
 all samples: upper bounds, not federations.
 
-The trees get what helps them. Learning rate, depth, sample weights and number of rounds are from a grid, for each data
-set *and split*, the best on a fifth held out of the training samples of all parties, with the first seed. Weights
-balance the classes of a party ("own"), or those of all parties, which nobody tells them in a real run ("pooled"). The
-forest's grid has weights, samples of a leaf, and votes by trees or by a party's samples. FlyNN and the pooled models
-have nothing tuned.
+The trees get what helps them. Learning rate (0.1, 0.3), depth (2, 5), sample weights and number of rounds (up to 25 of
+FedXgbBagging, 100 of FedXgbCyclic) are from a grid, for each data set *and split*, the best on a fifth held out of the
+training samples of all parties, with the first seed. Weights balance the classes of a party ("own"), or those of all
+parties, which nobody tells them in a real run ("pooled"). The forest's grid has weights, samples of a leaf (1, 5), and
+votes by trees or by a party's samples. FlyNN and the pooled models have nothing tuned.
 
 "one class": with up to five classes each party has one; with more, no two parties have a class in common. Bytes are
 those of one party, up and down together, with the final model distributed, without Flower's envelopes: of the boosted
