@@ -2,8 +2,8 @@
 
 Five parties, balanced accuracy on a fifth of the samples held out, the same for all splits and methods. "FlyNN quick",
 "FlyNN" and "FlyNN thorough" are `flwr run` with its defaults, at each `effort`: histograms of a party's columns tell
-every fifth value of a class, and leave out classes of fewer samples. "FlyNN, floor 1" is `min-examples=1`, the same model in
-every split: that of the pooled samples, which a run over parties of one class each confirms by its SHA-256.
+every fifth value of a class, and leave out classes of fewer samples. "FlyNN, floor 1" is `min-examples=1`, the same
+model in every split: that of the pooled samples, which a run over parties of one class each confirms by its SHA-256.
 
 FedXgbBagging and FedXgbCyclic are Flower's own strategies with XGBoost at the parties, one tree of each class per
 message. Flower files all trees under the first class and takes `num_parallel_tree` trees of a reply, which is right
