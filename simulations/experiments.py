@@ -8,6 +8,7 @@ EXPERIMENTS = {
     "refinement": "accuracy against bytes: one round of counts, rounds of refinement, and FedAvg",
     "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
+    "trees": "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees",
     "liars": "parties that lie: caps, groups and the server's own samples, beside Krum and trimmed means",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",

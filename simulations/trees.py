@@ -1,0 +1,467 @@
+"""Trees beside FlyNN: Flower's boosted trees and a federated forest, from IID parties to those of one class each.
+
+Five parties, balanced accuracy on a fifth of the samples held out, the same for all splits and methods. "FlyNN quick",
+"FlyNN" and "FlyNN thorough" are `flwr run` with its defaults, at each `effort`: histograms of a party's columns tell
+every fifth value of a class, and leave out classes of fewer samples. "FlyNN, floor 1" is `min-examples=1`, the same
+model in every split: that of the pooled samples, which a run over parties of one class each confirms by its SHA-256.
+
+FedXgbBagging and FedXgbCyclic are Flower's own strategies with XGBoost at the parties, one tree of each class per
+message. Flower files all trees under the first class and takes `num_parallel_tree` trees of a reply, which is right
+for two classes alone. So for more, parties write the number of their trees there, and name the classes of the trees
+again when the model comes back: the model is then what Flower means it to be. The federated forest is a forest at each
+party, 200 trees in all, whose votes are pooled. Pooled forest and boosting, of scikit-learn with balanced weights, see
+all samples: upper bounds, not federations.
+
+The trees get what helps them. Learning rate (0.1, 0.3), depth (2, 5), sample weights and number of rounds (up to 25 of
+FedXgbBagging, 100 of FedXgbCyclic) are from a grid, for each data set *and split*, the best on a fifth held out of the
+training samples of all parties, with the first seed. Weights balance the classes of a party ("own"), or those of all
+parties, which nobody tells them in a real run ("pooled"). The forest's grid has weights, samples of a leaf (1, 5), and
+votes by trees or by a party's samples. FlyNN and the pooled models have nothing tuned.
+
+"one class": with up to five classes each party has one; with more, no two parties have a class in common. Bytes are
+those of one party, up and down together, with the final model distributed, without Flower's envelopes: of the boosted
+trees the models in XGBoost's JSON as the strategy sends them, the whole one down in each round; of the forest its
+pickled trees up, and all trees down. Finished cells are kept under the output folder; those of the trees are used
+again with another version of the package.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic
+
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:  # before Flower 1.38, in which a grid names the sender
+
+    class TaskIdentity:  # type: ignore[no-redef]
+        """Place of the sender in newer versions."""
+
+
+from flwr_flynn import FlyNNClassifier, HashPlan
+from flwr_flynn.app.data.datasets import Dataset, Share
+from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.federated.algorithm import federate
+from flwr_flynn.federated.options import RunOptions
+from simulations import baselines
+from simulations import trees_page as page
+from simulations.nodes import quiet
+from simulations.noniid import WIDE
+from simulations.results import (
+    FEDERATED,
+    Cells,
+    Row,
+    about,
+    code_digest,
+    output_folder,
+    parser,
+    text_table,
+    write_csv,
+    write_summary,
+)
+from simulations.splits import TEST_FRACTION, Parts, deal_out, read
+from simulations.trees_page import BAGGING, CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
+
+Array = npt.NDArray[Any]
+
+N_PARTIES, N_TREES = 5, 200
+
+_VERSION = 1  # raise it when the content of a cell changes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Extent of a run: seeds (wide data sets have the first alone), samples of a set, and the trees' grid."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    largest: int = 2500
+    etas: tuple[float, ...] = (0.1, 0.3)
+    depths: tuple[int, ...] = (2, 5)
+    weights: tuple[str, ...] = ("own", "pooled")
+    rounds: tuple[int, int] = (25, 100)  # of FedXgbBagging and FedXgbCyclic: 125 and 100 trees of each class
+    leaves: tuple[int, ...] = (1, 5)
+
+
+QUICK = Plan((0,), 500, (0.1, 0.3), (4,), ("own",), (5, 20), (1,))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of boosted trees. `weights` is "own" or "pooled"."""
+
+    eta: float
+    depth: int
+    weights: str
+    rounds: int
+
+
+# ---- parties
+
+
+def dealt(data: Dataset, split: str, seed: int) -> Parts:
+    """Deal a data set out to five parties; of "one class" see the module."""
+    n_classes = len(data.classes)
+    if split != ONE_CLASS:
+        return deal_out(data, split, N_PARTIES, seed)
+    if n_classes <= N_PARTIES:
+        return deal_out(data, "1 class", N_PARTIES, seed)
+    test = held_out(len(data.y), TEST_FRACTION, seed)
+    return Parts([data.share(np.flatnonzero(data.y % N_PARTIES == i), test) for i in range(N_PARTIES)], n_classes)
+
+
+def sample_weights(share: Share, table: Array, weights: str) -> Array:
+    """Weights of a party's samples that balance classes, its "own" or "pooled" ones by the counts of all parties."""
+    counts = table.sum(axis=0) if weights == "pooled" else np.bincount(share.y, minlength=table.shape[1])
+    balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    return balanced[share.y]
+
+
+# ---- boosted trees
+
+
+def parameters(recipe: Recipe, n_classes: int) -> Row:
+    """XGBoost's parameters. The start is fixed: by default each party would take its own class frequencies for it."""
+    several = {"objective": "multi:softprob", "num_class": n_classes, "base_score": 0.0}
+    kind = several if n_classes > 2 else {"objective": "binary:logistic", "base_score": 0.5}
+    return kind | {"eta": recipe.eta, "max_depth": recipe.depth, "nthread": 1, "verbosity": 0}
+
+
+def matrices(parts: Parts, weights: str) -> list[Any]:
+    """The samples of each party that has any."""
+    import xgboost
+
+    return [
+        xgboost.DMatrix(
+            share.X.astype(np.float32), share.y, weight=sample_weights(share, parts.class_table, weights), nthread=1
+        )
+        for share in parts.shares
+        if len(share.y)
+    ]
+
+
+def classes_of(margins: Array) -> Array:
+    """Predicted classes by the margins of a model: (n, L), or (n,) for two classes."""
+    predicted: Array = (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
+    return predicted
+
+
+def boosted(parts: Parts, method: str, recipe: Recipe) -> list[Array]:
+    """Margins of the pooled held-out samples after each round of a strategy, without messages.
+
+    A party's tree is fitted to the margins of the common model, which is what training that model further does.
+    """
+    import xgboost
+
+    known, wanted = matrices(parts, recipe.weights), parts.pooled.X_test.astype(np.float32)
+    points = [*(share.X.astype(np.float32) for share in parts.shares if len(share.y)), wanted]
+    settings = parameters(recipe, parts.n_classes)
+    shape = () if parts.n_classes == 2 else (parts.n_classes,)
+    margins = [np.zeros((len(X), *shape), np.float32) for X in points]
+    after = []
+    for number in range(recipe.rounds):
+        asked = range(len(known)) if method == BAGGING else [number % len(known)]
+        for i in asked:
+            known[i].set_base_margin(margins[i])
+        new = [xgboost.train(settings, known[i], 1) for i in asked]
+        for i, X in enumerate(points):
+            margins[i] = sum((tree.inplace_predict(X, predict_type="margin") for tree in new), margins[i])
+        after.append(margins[-1])
+    return after
+
+
+def to_flower(model: bytes, n_classes: int) -> bytes:
+    """A reply of which Flower takes the trees of all classes, see the module."""
+    if n_classes == 2:
+        return model
+    found = json.loads(model)
+    sizes = found["learner"]["gradient_booster"]["model"]["gbtree_model_param"]
+    sizes["num_parallel_tree"] = sizes["num_trees"]
+    return json.dumps(found).encode()
+
+
+@lru_cache(maxsize=1)
+def from_flower(model: bytes, n_classes: int) -> bytes:
+    """A model of Flower's with the classes of its trees."""
+    if n_classes == 2:
+        return model
+    found = json.loads(model)
+    trees = found["learner"]["gradient_booster"]["model"]
+    trees["gbtree_model_param"]["num_parallel_tree"] = "1"
+    trees["tree_info"] = [i % n_classes for i in range(len(trees["trees"]))]
+    return json.dumps(found).encode()
+
+
+class Sites:
+    """Parties in this process, as the `Grid` of one of Flower's strategies: they train, and bytes are counted."""
+
+    def __init__(self, parts: Parts, method: str, recipe: Recipe) -> None:
+        self.known, self.method = matrices(parts, recipe.weights), method
+        self.n_classes, self.settings = parts.n_classes, parameters(recipe, parts.n_classes)
+        self.up = self.down = 0
+
+    def get_node_ids(self) -> list[int]:
+        """Numbers of the parties, from 1 on."""
+        return list(range(1, len(self.known) + 1))
+
+    def trained(self, node: int, model: bytes) -> bytes:
+        """A party's reply: its new trees, or for FedXgbCyclic the whole model with them."""
+        import xgboost
+
+        data, whole = self.known[node - 1], self.method == CYCLIC
+        if not model:
+            return self._packed(xgboost.train(self.settings, data, 1))
+        booster = xgboost.Booster(self.settings, model_file=bytearray(self.unpacked(model)))
+        n_rounds = booster.num_boosted_rounds()
+        booster.update(data, n_rounds)
+        return self._packed(booster if whole else booster[n_rounds : n_rounds + 1])
+
+    def _packed(self, booster: Any) -> bytes:
+        raw = bytes(booster.save_raw("json"))
+        return raw if self.method == CYCLIC else to_flower(raw, self.n_classes)
+
+    def unpacked(self, model: bytes) -> bytes:
+        """A model of the strategy, for XGBoost."""
+        return model if self.method == CYCLIC else from_flower(model, self.n_classes)
+
+    def send_and_receive(self, messages: Iterable[Message], **_: Any) -> list[Message]:
+        """Have the parties reply in the order of their numbers; only training is asked for."""
+        replies = []
+        for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
+            if message.metadata.message_type != MessageType.TRAIN:
+                continue
+            node, model = message.metadata.dst_node_id, message.content["arrays"]["0"].numpy().tobytes()
+            reply = self.trained(node, model)
+            self.down, self.up = self.down + len(model), self.up + len(reply)
+            metrics = MetricRecord({"num-examples": self.known[node - 1].num_row()})
+            content = RecordDict({"arrays": ArrayRecord([np.frombuffer(reply, np.uint8)]), "metrics": metrics})
+            replies.append(Message(content, reply_to=message))
+        return replies
+
+
+def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
+    """Margins of the pooled held-out samples by the model of Flower's strategy, and the parties."""
+    import xgboost
+
+    sites = Sites(parts, method, recipe)
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages name their sender
+    with quiet():
+        strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(fraction_evaluate=0.0)
+        strategy.min_train_nodes = strategy.min_evaluate_nodes = strategy.min_available_nodes = 1
+        if method == CYCLIC:  # the order of `boosted` in the place of a random one: who is last matters
+            strategy.registered_nodes = {node: node for node in sites.get_node_ids()}
+        result = strategy.start(sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds)
+    model = result.arrays["0"].numpy().tobytes()
+    sites.down += len(model) * len(sites.known)  # it is of use where it is
+    booster = xgboost.Booster(sites.settings, model_file=bytearray(sites.unpacked(model)))
+    return booster.inplace_predict(parts.pooled.X_test.astype(np.float32), predict_type="margin"), sites
+
+
+# ---- forests
+
+
+def forests(parts: Parts, weights: str, leaf: int, seed: int) -> list[Any]:
+    """A forest of each party that has samples, 200 trees in all."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    shares = [share for share in parts.shares if len(share.y)]
+    size = N_TREES // len(shares)
+    return [
+        RandomForestClassifier(size, min_samples_leaf=leaf, random_state=seed * N_PARTIES + i).fit(
+            share.X, share.y, sample_weights(share, parts.class_table, weights)
+        )
+        for i, share in enumerate(shares)
+    ]
+
+
+def votes(parts: Parts, made: Sequence[Any], by_samples: bool) -> Array:
+    """(n, L) votes for the pooled held-out samples."""
+    sizes = [len(share.y) for share in parts.shares if len(share.y)]
+    result = np.zeros((len(parts.pooled.y_test), parts.n_classes))
+    for forest, n in zip(made, sizes, strict=True):
+        result[:, forest.classes_] += (n if by_samples else 1) * forest.predict_proba(parts.pooled.X_test)
+    return result
+
+
+# ---- cells
+
+
+def _bytes(up: float, down: float, n_parties: int) -> Row:
+    return {"up": round(up / n_parties), "down": round(down / n_parties)}
+
+
+def flynn(parts: Parts, effort: str, **options: Any) -> tuple[Row, FlyNNClassifier]:
+    """A run with the defaults of `flwr run`: scores and bytes, and the model."""
+    train = parts.pooled
+    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", effort=effort)
+    with quiet():
+        run = federate(RunOptions(plan, range(parts.n_classes), len(parts.shares)), parts.parties(**options))
+    up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
+    scores = parts.scores(run.model.predict(train.X_test))
+    return scores | _bytes(up, down, len(parts.shares)) | {"rounds": run.num_rounds}, run.model
+
+
+def pooled_flynn(parts: Parts) -> Row:
+    """The model of the pooled samples; that of the parties must have the same SHA-256."""
+    train = parts.pooled
+    model = FlyNNClassifier().fit(train.X, train.y)
+    row, ours = flynn(parts, "default", min_examples=1)
+    is_same = ours.model_.sha256() == model.model_.sha256()
+    if not is_same and set(train.y) == set(range(parts.n_classes)):
+        raise AssertionError("the parties' model is not that of the pooled samples")
+    return row | {"sha256": model.model_.sha256(), "same": is_same}
+
+
+def centralised(parts: Parts, kind: str, seed: int) -> Row:
+    """A classifier of the pooled samples."""
+    train = parts.pooled
+    model = baselines.centralised(kind, train.y, seed).fit(train.X, train.y)
+    return parts.scores(model.predict(train.X_test)) | {"up": 0, "down": 0, "rounds": 0}
+
+
+_SHARED = (Parts, read, dealt)
+_GROWN = (*_SHARED, sample_weights, Recipe, parameters, matrices, classes_of, boosted)
+_SENT = (*_GROWN, to_flower, from_flower, Sites, by_flower)
+_FOREST = (*_SHARED, sample_weights, forests, votes)
+_USED = {
+    **{BAGGING: _SENT, CYCLIC: _SENT, FOREST: _FOREST},
+    **dict.fromkeys(POOLED, (*_SHARED, centralised, baselines.centralised)),
+    **{f"recipe of {name}": _FOREST if name == FOREST else _GROWN for name in TREES},
+}
+_FLYNN_CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits")
+_CODE = {name: joblib.hash([inspect.getsource(each) for each in used]) for name, used in _USED.items()}
+
+
+class _NotFinished(Exception):
+    """A cell is not there, and is not to be computed."""
+
+
+class Study:
+    """All cells of one data set; of `finished` ones alone, if so."""
+
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells, finished: bool) -> None:
+        self.data, self.plan, self.cells, self.finished = data, plan, cells, finished
+        self.parts = lru_cache(None)(lambda split, seed: dealt(data, split, seed))
+        self._digest = joblib.hash((data.X, data.y))
+
+    def rows(self, seed: int) -> Iterator[Row]:
+        """A row for every split and method, and for the pooled methods one under the split "pooled"."""
+        if seed not in (self.plan.seeds[:1] if self.data.X.shape[1] > WIDE else self.plan.seeds):
+            return
+        shape = {"n": len(self.data.y), "d": self.data.X.shape[1], "classes": len(self.data.classes)}
+        apart = [(page.EVERYWHERE, method) for method in (FLOOR_1, *POOLED)]
+        for split, method in [*product(page.SPLITS, (*EFFORTS, *TREES)), *apart]:
+            try:
+                row = self.cell(split, method, seed)
+            except _NotFinished:
+                continue
+            yield {"set": self.data.name} | shape | {"split": split, "method": method, "seed": seed} | row
+
+    def cell(self, split: str, method: str, seed: int) -> Row:
+        """The row of one cell."""
+        recipe = self.recipe(split, method) if method in TREES else {}
+
+        def compute() -> Row:
+            parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
+            if method in EFFORTS:
+                return flynn(parts, EFFORTS[method])[0]
+            if method == FLOOR_1:
+                return pooled_flynn(parts)
+            if method in POOLED:
+                return centralised(parts, POOLED[method], seed)
+            if method == FOREST:
+                made = forests(parts, recipe["weights"], recipe["leaf"], seed)
+                sizes = [len(pickle.dumps(forest.estimators_)) for forest in made]
+                scores = parts.scores(votes(parts, made, recipe["by samples"]).argmax(axis=1))
+                return scores | _bytes(sum(sizes), sum(sizes) * len(made), len(made)) | {"rounds": 1}
+            margins, sites = by_flower(parts, method, Recipe(**recipe))
+            return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
+
+        return self._kept(split, method, seed, compute, recipe) | recipe
+
+    def recipe(self, split: str, method: str) -> Row:
+        """The best recipe of the grid on validation samples, the first of equals."""
+        plan = self.plan
+
+        def compute() -> Row:
+            parts = self.parts(split, plan.seeds[0]).for_validation(seed=1)
+            tried = []
+            if method == FOREST:
+                for weights, leaf in product(plan.weights, plan.leaves):
+                    made = forests(parts, weights, leaf, seed=0)
+                    for by_samples in (False, True):
+                        score = parts.scores(votes(parts, made, by_samples).argmax(axis=1))["balanced"]
+                        tried.append((score, {"weights": weights, "leaf": leaf, "by samples": by_samples}))
+            else:
+                for eta, depth, weights in product(plan.etas, plan.depths, plan.weights):
+                    recipe = Recipe(eta, depth, weights, plan.rounds[method == CYCLIC])
+                    for number, margins in enumerate(boosted(parts, method, recipe), 1):
+                        score = parts.scores(classes_of(margins))["balanced"]
+                        tried.append((score, asdict(replace(recipe, rounds=number))))
+            return {"recipe": max(tried, key=lambda pair: pair[0])[1]}
+
+        grid = [plan.etas, plan.depths, plan.weights, plan.rounds, plan.leaves]
+        found: Row = self._kept(split, f"recipe of {method}", plan.seeds[0], compute, grid)
+        return dict(found["recipe"])
+
+    def _kept(self, split: str, job: str, seed: int, compute: Callable[[], Row], about: Any) -> Row:
+        key = {"set": self.data.name, "data": self._digest, "job": f"{split}, {job}", "seed": seed, "about": about}
+        key |= {"code": _CODE.get(job, _FLYNN_CODE), "version": _VERSION}
+
+        def timed() -> list[Row]:
+            if self.finished:
+                raise _NotFinished
+            start = time.perf_counter()
+            row = compute()
+            return [row | {"seconds": time.perf_counter() - start}]
+
+        return self.cells.finish(key, timed)[0]
+
+
+def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[str], finished: bool) -> None:
+    """Run all cells, the first seed of all sets first; write CSV, figure and summary, and print."""
+    start, cells = time.perf_counter(), Cells(folder / "cells")
+    studies = [Study(read(source, plan.largest), plan, cells, finished) for source in sources]
+    rows = [row for seed in plan.seeds for study in studies for row in study.rows(seed)]
+    write_csv(folder / "trees.csv", rows)
+    frame = page.complete(rows) if rows else rows
+    if not len(frame):
+        raise ConfigError("output", "a folder with all cells of a data set", folder)
+    lines, parts = page.means(frame), page.summary(rows, frame, about(__doc__))
+    page.draw(frame, f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties", folder / "trees.png")
+    write_summary(folder, "Trees beside FlyNN", "trees", arguments, time.perf_counter() - start, parts)
+    print(text_table(lines))
+
+
+def main(arguments: list[str]) -> None:
+    """Run, print, write."""
+    options = parser("trees", __doc__)
+    options.add_argument("--sets", default="", help="sets of --data, with commas between (default: all)")
+    options.add_argument("--seeds", type=int, help="seeds of the split (default: 3; quick: 1)")
+    options.add_argument("--finished", action="store_true", help="show the finished cells, and compute none")
+    chosen = options.parse_args(arguments)
+    plan = QUICK if chosen.quick else Plan()
+    if chosen.seeds is not None:
+        plan = replace(plan, seeds=tuple(range(chosen.seeds)))
+    names = [name.strip() for name in chosen.sets.split(",") if name.strip()]
+    sources = ["digits"]
+    if chosen.data is not None:
+        sources = [str(chosen.data / f"{name}.npz") for name in names] or sorted(map(str, chosen.data.glob("*.npz")))
+    try:
+        run(sources, plan, output_folder(chosen), arguments, chosen.finished)
+    except FlyNNError as error:
+        options.error(str(error))

@@ -1,0 +1,192 @@
+"""`python -m simulations trees`: Flower's boosted trees, a federated forest, and what is shown of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from simulations import __main__ as command
+from simulations import splits, trees
+from simulations import trees_page as page
+from simulations.trees import Recipe
+from simulations.trees_page import BAGGING, CYCLIC, ONE_CLASS
+
+pytest.importorskip("flwr_datasets")
+xgboost = pytest.importorskip("xgboost")
+
+TINY = trees.Plan((0,), 200, (0.3,), (2,), ("own",), (2, 3), (1,))
+
+
+def parts_of(n_classes, split="Dirichlet 0.3"):
+    data = splits.read("digits", 400)
+    kept = data.y < n_classes
+    few = splits.Dataset(data.X[kept], data.y[kept], list(range(n_classes)), "few")
+    return trees.dealt(few, split, 0)
+
+
+@pytest.mark.parametrize("method", [BAGGING, CYCLIC])
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_trees_without_messages_are_those_of_flowers_strategy(method, n_classes):
+    parts, recipe = parts_of(n_classes), Recipe(0.3, 3, "own", 7)
+    after = trees.boosted(parts, method, recipe)
+    assert len(after) == 7
+    margins, _ = trees.by_flower(parts, method, recipe)
+    np.testing.assert_allclose(after[-1], margins, rtol=1e-4, atol=1e-5)
+    assert np.abs(after[-1] - after[-2]).max() > 0.01
+    assert parts.scores(trees.classes_of(margins))["balanced"] > 0.5
+
+
+def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
+    parts, recipe = parts_of(3, "IID"), Recipe(0.3, 2, "own", 1)
+    sites = trees.Sites(parts, BAGGING, recipe)
+    replies = [json.loads(sites.trained(node, b"")) for node in sites.get_node_ids()]
+    expected = [tree for reply in replies for tree in reply["learner"]["gradient_booster"]["model"]["trees"]]
+    margins, driven = trees.by_flower(parts, BAGGING, recipe)
+    assert len(expected) == 5 * 3
+    assert driven.up == sum(len(json.dumps(reply)) for reply in replies)
+    assert driven.up < driven.down / 5 + 5 * 2000  # the sum of the replies goes to five parties, with one head
+    # The margins are the sums of the parties' own models, class by class.
+    X = parts.pooled.X_test.astype(np.float32)
+    own = [xgboost.train(sites.settings, known, 1).inplace_predict(X, predict_type="margin") for known in sites.known]
+    np.testing.assert_allclose(margins, np.sum(own, axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_class():
+    from flwr.serverapp.strategy.strategy_utils import aggregate_bagging
+
+    sites = trees.Sites(parts_of(3, "IID"), BAGGING, Recipe(0.3, 2, "own", 1))
+    raw = [bytes(xgboost.train(sites.settings, known, 1).save_raw("json")) for known in sites.known[:2]]
+    found = json.loads(aggregate_bagging(*raw))["learner"]["gradient_booster"]["model"]
+    assert found["tree_info"] == [0, 1, 2, 0]
+    found = json.loads(trees.from_flower(aggregate_bagging(*(trees.to_flower(each, 3) for each in raw)), 3))
+    assert found["learner"]["gradient_booster"]["model"]["tree_info"] == [0, 1, 2, 0, 1, 2]
+    two = trees.Sites(parts_of(2, "IID"), BAGGING, Recipe(0.3, 2, "own", 1)).trained(1, b"")
+    assert trees.to_flower(two, 2) is trees.from_flower(two, 2) is two
+
+
+def test_bytes_are_those_of_the_models_that_travel():
+    parts = parts_of(2, "IID")
+    few, more = (trees.by_flower(parts, BAGGING, Recipe(0.3, 2, "own", n))[1] for n in (2, 4))
+    assert 1.9 < more.up / few.up < 2.1
+    assert 2.7 < more.down / few.down < 10 / 3  # the whole model each time: 1 + 2 + 3 + 4 rounds, and 1 + 2
+    cyclic, long = (trees.by_flower(parts, CYCLIC, Recipe(0.3, 2, "own", n))[1] for n in (1, 2))
+    assert (cyclic.down, long.down > cyclic.up + 5 * cyclic.up) == (5 * cyclic.up, True)  # what is sent comes back
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 7, 10])
+def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
+    parts, even = parts_of(n_classes, ONE_CLASS), parts_of(n_classes, "IID")
+    table = parts.class_table
+    assert (table > 0).sum(axis=1).max() == -(-n_classes // 5)
+    assert len(parts.shares) == 5
+    if n_classes >= 5:
+        assert (table > 0).sum(axis=0).max() == 1
+    for name in ("X", "X_test"):  # the same samples as in another split, held out or not
+        one, other = (np.sort([row.tobytes() for row in getattr(each.pooled, name)]) for each in (parts, even))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_make_classes_alike_at_the_party_or_over_all():
+    share = splits.Share(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
+    table = np.array([[3, 0, 1], [1, 0, 5]])
+    own, pooled = (trees.sample_weights(share, table, name) for name in ("own", "pooled"))
+    np.testing.assert_allclose(own, [2 / 3] * 3 + [2])
+    np.testing.assert_allclose(pooled, [10 / 8] * 3 + [10 / 12])
+
+
+def test_a_party_has_no_votes_for_classes_that_it_lacks():
+    parts = parts_of(7, ONE_CLASS)
+    made = trees.forests(parts, "own", 1, seed=0)
+    assert sum(len(forest.estimators_) for forest in made) == 200
+    sizes = parts.class_table.sum(axis=1)
+    by_trees, by_samples = (trees.votes(parts, made, which) for which in (False, True))
+    np.testing.assert_allclose(by_trees.sum(axis=1), 5)
+    np.testing.assert_allclose(by_samples.sum(axis=1), sizes.sum())
+    np.testing.assert_allclose(by_trees[:, 2], 1)  # the third party has class 2 alone
+    np.testing.assert_allclose(by_samples[:, 2], sizes[2])
+
+
+def test_the_default_floor_alone_tells_the_parties_model_from_the_pooled_one():
+    row = trees.pooled_flynn(parts_of(3, ONE_CLASS))
+    assert row["same"]
+    assert len(row["sha256"]) == 64
+    assert row["up"] > 0 < row["down"]
+
+
+def known_rows():
+    """Two sets: FlyNN is ahead by 0.1 in the first, behind FedXgbBagging by 0.2 in the second."""
+    rows = []
+    for name, mine in (("a", 0.9), ("b", 0.6)):
+        about = {"set": name, "n": 10, "d": 2, "classes": 2, "up": 600, "down": 400}
+        for seed in (0, 1):
+            for split in page.SPLITS:
+                scores = dict.fromkeys(page.EFFORTS, mine) | dict.fromkeys(page.TREES, 0.5) | {BAGGING: 0.8}
+                rows += [
+                    about | {"split": split, "method": method, "seed": seed, "balanced": score + 0.01 * seed}
+                    for method, score in scores.items()
+                ]
+            apart = about | {"split": page.EVERYWHERE, "seed": seed, "balanced": 0.7, "same": True}
+            rows += [apart | {"method": method} for method in (page.FLOOR_1, *page.POOLED)]
+    return rows
+
+
+def test_tables_of_known_rows():
+    other = {"set": "c", "n": 10, "d": 2, "classes": 2, "split": "IID", "seed": 0, "method": BAGGING}
+    frame = page.complete([*known_rows(), other | {"up": 1, "down": 1, "balanced": 1.0}])  # of c cells are missing
+    lines = {line["method"]: line for line in page.means(frame)}
+    assert list(lines) == list(page.METHODS)
+    assert lines["FlyNN"]["IID"] == pytest.approx((0.9 + 0.6) / 2 + 0.005)
+    assert lines["pooled forest"][ONE_CLASS] == pytest.approx(0.7)
+    assert (lines["FlyNN"]["kB, median"], lines["pooled forest"]["kB, median"]) == ("1", "all samples")
+    line = page.kilobytes(frame, {"a": 2, "b": 3})[0]
+    assert (line["IID"], line["two classes"], line["more classes"]) == ("1", "1", "1")
+    won = {line["against"]: line["IID"] for line in page.wins(frame)}
+    assert (won[BAGGING], won[CYCLIC], won["pooled forest"]) == ("1/0/1", "2/0/0", "1/0/1")
+    lost = page.losses(frame)
+    assert [(line["set"], line["by"], round(line["gap"], 9)) for line in lost] == [("b", BAGGING, 0.2)] * 4
+    assert [line["set"] for line in page.by_set(frame, "IID")] == ["a", "b"]
+    assert "over 2 sets" in page.headline(frame)
+    assert "costs it -0.055 on average, and 0.095 at most (b, IID)" in page.headline(frame)
+    assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods."))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trees")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees, "QUICK", TINY)
+        assert command.main(["trees", "--quick", "--out", str(folder)]) == 0
+    with (folder / "trees.csv").open(encoding="utf-8", newline="") as file:
+        return folder, list(csv.DictReader(file))
+
+
+def test_every_cell_is_there_once(finished):
+    folder, rows = finished
+    found = [(row["split"], row["method"]) for row in rows]
+    assert len(set(found)) == len(found) == 4 * 6 + 3
+    assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {"1"}
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    assert "](trees.png)" in text
+    assert (folder / "trees.png").exists()
+    for split in page.SPLITS:
+        assert f"## {split}" in text
+
+
+def test_finished_cells_are_not_run_again(finished, monkeypatch):
+    folder, _ = finished
+    before = (folder / "trees.csv").read_bytes()
+    for name in ("flynn", "by_flower", "boosted", "forests", "centralised"):
+        monkeypatch.setattr(trees, name, lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(trees, "QUICK", TINY)
+    for more in ([], ["--finished"]):
+        assert command.main(["trees", "--quick", "--out", str(folder), *more]) == 0
+        assert (folder / "trees.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("wrong", [["--finished"], ["--data", "nowhere", "--sets", "none"], ["--data", "nowhere"]])
+def test_wrong_options_are_refused(wrong, tmp_path):
+    with pytest.raises(SystemExit):
+        command.main(["trees", "--quick", "--out", str(tmp_path), *wrong])
