@@ -17,7 +17,7 @@ parties in every round, and the better of two learning rates, by the test sample
 the mean of as many as are honest) and the trimmed mean are Flower's own strategies. They are told the true share of
 liars, and have no samples of the server's. The trimmed mean, and Krum's choice, do not look at numbers of samples.
 
-"FlyNN pairs" has a Gram matrix of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr
+"FlyNN Gram" has a Gram matrix of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr
 run`: scaling by the columns, candidates that the parties choose from by their leave-one-out, and liars have a say in
 all of it. "cap" is as above. The Gram matrix has no groups, see docs/how_to/liars.md.
 
@@ -78,8 +78,8 @@ SUM, CAP, MEDIAN, ALONE, LARGEST = "FlyNN sum", "FlyNN cap", "FlyNN median", "se
 GROUPS = {f"FlyNN groups of {n}": n for n in (10, LARGEST)}
 BASELINES = ("FedAvg", "FedAvg Krum", "FedAvg trimmed")
 METHODS = (SUM, CAP, MEDIAN, *GROUPS, ALONE, *BASELINES)
-COUNTS, PAIRS = "FlyNN counts", "FlyNN pairs"
-PAIRED = (COUNTS, f"{COUNTS} cap", PAIRS, f"{PAIRS} cap")
+COUNTS, GRAM = "FlyNN counts", "FlyNN Gram"
+TWO_ORDERS = (COUNTS, f"{COUNTS} cap", GRAM, f"{GRAM} cap")
 TIMES = 10
 """Samples that an inventor claims for each that it has."""
 
@@ -246,12 +246,12 @@ def by_counts(task: Task, honest: Sequence[Counted], kind: str, share: float) ->
     return rows
 
 
-def by_pairs(task: Task, kind: str, share: float, plan: Plan) -> list[Row]:
+def by_gram(task: Task, kind: str, share: float, plan: Plan) -> list[Row]:
     """A row for the counts of a run with the defaults, with and without a cap, and one each with the Gram matrix."""
     n_features, n_classes = task.parts.shares[0].X.shape[1], task.parts.n_classes
     hashes = HashPlan(n_features, n_classes, task.plan.n_examples, "auto")
     honest, rows = honest_parties(task), []
-    for name, n_rows in ((COUNTS, 0), (PAIRS, plan.gram)):
+    for name, n_rows in ((COUNTS, 0), (GRAM, plan.gram)):
         for cap in (None, task.cap):
             method = name if cap is None else f"{name} cap"
             if cap is not None and kind in (FLIPPERS, HIDERS):  # nobody claims more than that anyway
@@ -341,8 +341,8 @@ def cells_of(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
     lies = [("none", 0.0), *((kind, share) for kind in (FLIPPERS, INVENTORS) for share in plan.pair_shares)]
     for split, seed, (kind, share) in product(plan.pair_splits, plan.pair_seeds, lies):
         task, lied = task_of(data, split, plan, seed), FLIPPERS if kind == "none" else kind
-        job = {"split": split, "seed": seed, "job": f"{split} {seed}, pairs, {kind} {share:g}"}
-        for row in cells.finish(key | job, partial(by_pairs, task, lied, share, plan)):
+        job = {"split": split, "seed": seed, "job": f"{split} {seed}, Gram, {kind} {share:g}"}
+        for row in cells.finish(key | job, partial(by_gram, task, lied, share, plan)):
             yield {"set": name, "split": split, "seed": seed, "kind": kind, "share": share} | row
 
 
@@ -388,7 +388,7 @@ def draw(rows: Sequence[Row], path: Path, methods: Sequence[str] = METHODS, kind
             mine = [r for r in rows if (r["split"], r["method"]) == (split, method) and r["kind"] in ("none", kind)]
             shares = sorted({row["share"] for row in mine})
             means = [np.mean([row["accuracy"] for row in mine if row["share"] == share]) for share in shares]
-            style = "--" if method in BASELINES or (method.endswith(" cap") and methods is PAIRED) else "-"
+            style = "--" if method in BASELINES or (method.endswith(" cap") and methods is TWO_ORDERS) else "-"
             axis.plot(shares, means, f"o{style}", color=f"C{number}", label=method, linewidth=1, markersize=3)
         own = [row["accuracy"] for row in rows if (row["split"], row["method"]) == (split, ALONE)]
         if own:
@@ -414,10 +414,10 @@ def main(arguments: list[str]) -> None:
             rows += list(cells_of(source, plan, cells))
             write_csv(folder / "liars.csv", rows)
     lines, hidden = table(rows), table([row for row in rows if row["kind"] in ("none", HIDERS)], what="hidden")
-    paired = table(rows, methods=PAIRED)
+    paired = table(rows, methods=TWO_ORDERS)
     print("\n" + "\n\n".join(map(text_table, (lines, paired, hidden, judged(rows)))) + "\n")
     draw(rows, folder / "liars.png")
-    draw(rows, folder / "pairs.png", PAIRED, (FLIPPERS, INVENTORS))
+    draw(rows, folder / "gram.png", TWO_ORDERS, (FLIPPERS, INVENTORS))
     shown = [row for row in rows if row["share"] in (0.0, 0.2, 0.4)]
     parts = [
         about(__doc__),
@@ -433,8 +433,8 @@ def main(arguments: list[str]) -> None:
         "By data set and split:",
         markdown_table(table(shown, ("set", "split", "kind", "share"))),
         "With a Gram matrix and without, by data set and split:",
-        markdown_table(table(rows, ("set", "split", "kind", "share"), methods=PAIRED)),
+        markdown_table(table(rows, ("set", "split", "kind", "share"), methods=TWO_ORDERS)),
         "![accuracy against the share of liars](liars.png)",
-        "![accuracy with the Gram matrix and without](pairs.png)",
+        "![accuracy with the Gram matrix and without](gram.png)",
     ]
     write_summary(folder, "Parties that lie", "liars", arguments, time.perf_counter() - start, parts)

@@ -2,7 +2,7 @@
 
 Ten parties with Dirichlet 0.1 labels. FlyNN is that of `flwr run .` with ``refine-rounds``: its accuracy after each
 round is that of the model that a run of so many rounds ends with, and its bytes are all messages of a party so far, up
-and down, with those of handing the model out at the end. "FlyNN pairs" has a Gram matrix of 2048 rows in their place.
+and down, with those of handing the model out at the end. "FlyNN Gram" has a Gram matrix of 2048 rows in their place.
 FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on the same parts.
 It gets what helps it: features standardised by the pooled samples, and the learning rate and epochs of a grid that are
 best on the very test samples after ten rounds; of its messages only the arrays count. Tested on the test split of a
@@ -162,8 +162,8 @@ def curves(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
         job = {"job": f"{method} {plan.refine}"}
         for row in cells.finish(key | job, partial(refined, task, plan.refine, effort)):
             yield {"set": name, "method": method} | row
-    for row in cells.finish(key | {"job": f"pairs {plan.gram}"}, partial(paired, task, plan.gram)):
-        yield {"set": name, "method": "FlyNN pairs"} | row
+    for row in cells.finish(key | {"job": f"Gram {plan.gram}"}, partial(paired, task, plan.gram)):
+        yield {"set": name, "method": "FlyNN Gram"} | row
     for model in MODELS:
         tried = []
         for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):

@@ -14,7 +14,7 @@ from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from simulations import __main__ as command
 from simulations import liars
-from simulations.liars import CLAIMERS, FLIPPERS, HIDERS, INVENTORS, KINDS, METHODS, PAIRED, Plan, task_of
+from simulations.liars import CLAIMERS, FLIPPERS, HIDERS, INVENTORS, KINDS, METHODS, TWO_ORDERS, Plan, task_of
 from simulations.splits import read
 from tests.docs.pages import text_of
 
@@ -81,8 +81,8 @@ def test_the_median_is_numpy_s_of_the_models_of_the_groups(task):
 
 @pytest.mark.parametrize("kind", [pytest.param(FLIPPERS, marks=pytest.mark.slow), INVENTORS])
 def test_the_gram_matrix_is_measured_with_a_cap_and_without_one(task, kind):
-    rows = liars.by_pairs(task, kind, 0.2, PLAN)
-    assert [row["method"] for row in rows] == list(PAIRED)
+    rows = liars.by_gram(task, kind, 0.2, PLAN)
+    assert [row["method"] for row in rows] == list(TWO_ORDERS)
     (liar,) = task.liars(0.2)
     for n_rows, cap, row in zip((0, 0, 32, 32), (None, task.cap) * 2, rows, strict=True):
         lying = liars.lying_parties(task, liars.honest_parties(task), frozenset({liar}), kind, cap)
@@ -97,11 +97,11 @@ def test_the_gram_matrix_is_measured_with_a_cap_and_without_one(task, kind):
 def test_the_guide_states_the_figures_of_the_page_for_the_gram_matrix():
     page = text_of("docs/results/liars.md")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
-    start = next(i for i, line in enumerate(lines) if line == ["kind", "share", *PAIRED])
-    table = {(line[0], float(line[1])): dict(zip(PAIRED, line[2:], strict=True)) for line in lines[start + 2 :][:5]}
+    start = next(i for i, line in enumerate(lines) if line == ["kind", "share", *TWO_ORDERS])
+    table = {(line[0], float(line[1])): dict(zip(TWO_ORDERS, line[2:], strict=True)) for line in lines[start + 2 :][:5]}
     assert set(table) == {("none", 0.0), *((kind, share) for kind in (FLIPPERS, INVENTORS) for share in (0.2, 0.4))}
     cases = [(("none", 0.0), ""), ((FLIPPERS, 0.2), ""), ((INVENTORS, 0.2), ""), ((INVENTORS, 0.2), " cap")]
-    told = [table[case][f"{method}{cap}"] for case, cap in cases for method in (liars.COUNTS, liars.PAIRS)]
+    told = [table[case][f"{method}{cap}"] for case, cap in cases for method in (liars.COUNTS, liars.GRAM)]
     text = text_of("docs/how_to/liars.md")
     assert "results/liars.md" in text
     assert [figure for figure in told if figure.removeprefix("0") not in text] == []
@@ -112,15 +112,15 @@ def test_the_guide_states_the_figures_of_the_page_for_the_gram_matrix():
 @pytest.mark.slow
 def test_figures_are_those_of_runs_and_are_computed_once(tmp_path, monkeypatch, task):
     monkeypatch.setattr(liars, "QUICK", PLAN)
-    for work in ("by_gradients", "by_counts", "by_pairs"):
+    for work in ("by_gradients", "by_counts", "by_gram"):
         command.main(["liars", "--quick", "--sets", "digits", "--out", str(tmp_path)])
         monkeypatch.setattr(liars, work, divmod)  # what was finished is not computed again
     with (tmp_path / "liars.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["method"] for row in rows} == {*METHODS, *PAIRED}
+    assert {row["method"] for row in rows} == {*METHODS, *TWO_ORDERS}
     assert {(row["kind"], row["share"]) for row in rows} == {("none", "0.0")} | {(kind, "0.2") for kind in KINDS}
-    assert {row["kind"] for row in rows if row["method"] in PAIRED} == {"none", FLIPPERS, INVENTORS}
-    for figure in ("liars.png", "pairs.png"):
+    assert {row["kind"] for row in rows if row["method"] in TWO_ORDERS} == {"none", FLIPPERS, INVENTORS}
+    for figure in ("liars.png", "gram.png"):
         assert (tmp_path / figure).stat().st_size > 0
         assert f"]({figure})" in (tmp_path / "summary.md").read_text(encoding="utf-8")
     parties = [party_of(s.X, (s.y + 1) % 10 if i in task.liars(0.2) else s.y) for i, s in enumerate(task.parts.shares)]

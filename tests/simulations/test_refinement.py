@@ -22,11 +22,11 @@ def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
     monkeypatch.setattr(refinement, "QUICK", PLAN)
     command.main(["refinement", "--quick", "--sets", "digits", "--efforts", "default,quick", "--out", str(tmp_path)])
     rows = read(tmp_path / "rounds.csv")
-    last = {"FlyNN": 3, "FlyNN quick": 3, "FlyNN pairs": 1, "FedAvg LR": 2, "FedAvg MLP": 2}
+    last = {"FlyNN": 3, "FlyNN quick": 3, "FlyNN Gram": 1, "FedAvg LR": 2, "FedAvg MLP": 2}
     assert {row["method"]: int(row["round"]) for row in rows} == last
     assert (tmp_path / "refinement.png").stat().st_size > 0
     task = task_of("digits", PLAN)
-    kinds = [("FlyNN", 1, {}), ("FlyNN", 3, {"refine_rounds": 2}), ("FlyNN pairs", 1, {"gram": 64})]
+    kinds = [("FlyNN", 1, {}), ("FlyNN", 3, {"refine_rounds": 2}), ("FlyNN Gram", 1, {"gram": 64})]
     for method, number, given in kinds:
         plan = HashPlan(64, 10, len(task.parts.pooled.y), "auto")
         run = federate(RunOptions(plan, range(10), 10, **given), task.parts.parties())
