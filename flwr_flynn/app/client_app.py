@@ -154,10 +154,10 @@ def _ready(make: Callable[[], Client], name: str | None) -> Client:
     try:
         return make()
     except FlyNNError as error:
-        log(WARNING, "FlyNN: cannot take part: %s", datasets.full_text(error))
+        log(WARNING, "FlyNN: cannot participate: %s", datasets.full_text(error))
         return UnreadyClient(name, str(error))
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
-        log(ERROR, "FlyNN: cannot take part", exc_info=error)
+        log(ERROR, "FlyNN: cannot participate", exc_info=error)
         return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 

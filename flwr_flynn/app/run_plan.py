@@ -187,7 +187,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
     if config.is_private:
         plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_columns:
-        log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
+        log(logging.WARNING, "FlyNN: scaling auto leaves the columns unscaled: %s are too many", plan.n_features)
     for what, needed in _memory_needs(config, plan, classes, parties).items():
         if (size := needed / 2**30) > config.memory_limit:
             raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
@@ -306,7 +306,7 @@ def _n_honest(config: RunConfig, n_parties: int) -> int:
     n_honest = config.honest_parties or max(2, most - 1)
     log(
         logging.INFO if n_honest < most else logging.WARNING,
-        "FlyNN: parties share one noise: the shares of %s of them are enough, at least %s are in the sum; %s may "
+        "FlyNN: the guarantee needs the noise shares of %s parties; at least %s are in the secure sum, so %s may "
         "disclose their share",
         n_honest,
         most,

@@ -148,7 +148,7 @@ class RunFiles:
                 raise ConfigError(field, "none yet", f"one: {self.federation} (action = join adds to it)")
             if self.unfinished.exists():
                 expected = "no run that stopped before its end"
-                raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume goes on with it)")
+                raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume continues it)")
             return None
         source = self.unfinished if action == "resume" else self.federation
         if not source.is_file():
@@ -165,7 +165,7 @@ class RunFiles:
             if run.is_specified and run.due is not None and run.due_if_resumed == run.due.name:
                 first = not self.unfinished.exists()
                 if _write([], lambda: run.federation(run_id).save(self.unfinished)) and first:
-                    log(logging.INFO, "FlyNN: if the run stops now, action = resume goes on from %s", self.unfinished)
+                    log(logging.INFO, "FlyNN: if the run stops, action = resume continues it from %s", self.unfinished)
 
         return keep
 

@@ -30,7 +30,7 @@ the ledger and lower the policy), and two ledgers for one data file, each of whi
 ...     except PrivacyError as error:
 ...         print(error)
 True True (0.6, 0.0)
-policy max-epsilon: this release does not fit in what is left
+policy max-epsilon: this release would exceed it
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ class Budget:
         """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
             text = (
-                f"ledger {self.path.name}: was made for composition {ledger.composition}, and keeps to it until it is "
-                f"reset; policy composition {self.policy.composition}"
+                f"ledger {self.path.name}: its composition is {ledger.composition} until a reset; the policy's is "
+                f"{self.policy.composition}"
             )
             raise PrivacyError("policy composition", ledger.composition, self.policy.composition, text=text)
         if ledger.data_path is not None and ledger.data_path != self.data_path:
@@ -261,7 +261,7 @@ class Budget:
             except (KeyError, ConfigError):
                 raise self._trouble("altered", _ALTERED) from None
             except PrivacyError as error:  # it was paid for by the weaker promise
-                why = f": a release before protects less; nothing is released until it is reset ({error})"
+                why = f": an earlier release protects less; nothing is released until it is reset ({error})"
                 raise self._trouble("weaker", why) from None
 
     @contextmanager
@@ -286,7 +286,7 @@ class Budget:
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
                 return mechanism.received(file["counts"], entry["request"]["spec"])
         except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-            raise self._trouble("release", ": the release that answered this request is lost or altered") from None
+            raise self._trouble("release", ": the stored release for this request is lost or altered") from None
 
 
 def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:

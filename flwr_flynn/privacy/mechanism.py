@@ -148,9 +148,9 @@ class Mechanism(ABC):
             f"Differential privacy with {promise}: {self._noise()}. Whether {people} had been {what} changes the "
             f"probability of any outcome of one release by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
-            + ". Not covered: what else a party lets be known (that it takes part, a centre or scale learned from its "
-            "data, logs, results on its own samples), and what is true of everybody and can be learned without any one "
-            "record. Further releases from the same records add their epsilon and delta to these."
+            + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
+            "data, logs, results on its own samples), and facts about people in general, which show without any one record. "
+            "Further releases from the same records add their epsilon and delta to these."
         )
 
     def to_dict(self) -> dict[str, Any]:

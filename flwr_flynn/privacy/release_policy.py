@@ -159,7 +159,7 @@ class Policy:
 
     def _refusal(self, name: str, figures: str) -> PrivacyError:
         field = f"policy {name}"
-        error = PrivacyError(field, text=f"{field}: this release does not fit in what is left")
+        error = PrivacyError(field, text=f"{field}: this release would exceed it")
         error.add_note(f"policy {name}: {figures} (composition {self.composition})")
         return error
 
