@@ -23,7 +23,7 @@ _STEPS = {
 
 
 def table(report: Report, folder: Path) -> str:
-    """The report's short form."""
+    """Short form of a report, as text."""
     sections = (_party_rows, _sample_rows, _hash_rows, _refinement_rows, _gram_rows, _privacy_rows, _traffic_rows)
     rows = [row for section in (*sections, _evaluation_rows, _digest_rows) for row in section(report)]
     rows.append(("output folder", str(folder)))

@@ -299,7 +299,7 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
 
 
 def _n_honest(config: RunConfig, n_parties: int) -> int:
-    """Parties whose shares of the noise are enough: one less than are certain to be in a secure sum, unless given."""
+    """Parties whose noise shares give the guarantee: one less than are certain to be in the sum, unless given."""
     most = max(2, round(config.secure_threshold * n_parties))  # SecAgg+ opens no sum of fewer
     if config.honest_parties > most:
         raise config.refused("honest_parties", f"at most {most}, secure-threshold of {n_parties} parties")

@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
-    """Run all rounds, and return the types of errors in the evaluation, without which the model stands."""
+    """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
         threshold = config.secure_threshold if config.secure else None

@@ -1,7 +1,7 @@
 """Log lines of a run: its plan at the start, one line for every party, one for every phase.
 
-Of the data, a line shows numbers of samples and accuracies alone, and of noisy counts neither. `federated.roster`
-cleans names and reasons of parties.
+The only facts about the data in a line are numbers of samples and accuracies; with noisy counts there are none.
+`federated.roster` cleans names and reasons of parties.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
 def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None = None) -> Iterator[Line]:
     """The results of one exchange: a line for every party, then one for the phase.
 
-    `logged` has the newest reasons of missing parties in earlier lines, by name. They are not repeated; it is updated.
+    `logged` has the last logged reason of each missing party, by name. The reason is not repeated; `logged` is updated.
     """
     phase, batch, names = result.phase, result.batch, result.names
     if phase.channel == TRAIN:
@@ -116,7 +116,7 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
 
 
 def _difference_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
-    """A warning where two secure sums differ in few parties, whose values their difference shows."""
+    """Warning where two secure sums differ in few parties: the difference discloses their figures."""
     for name, roster in run.rosters.items():
         others = {member.node for member in roster.counted} ^ result.batch.passed.keys()
         if len(roster) and result.batch.passed and 0 < len(others) < LEAST_PARTIES:
@@ -164,7 +164,7 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
 
 
 def progress(total: int) -> Callable[[int], None]:
-    """A function of the number of samples just hashed, which logs the progress to `total` every ten seconds.
+    """Function that takes the number of newly hashed samples and logs the progress to `total` every ten seconds.
 
     Numbers of samples stay on this machine: those of a private party are secret.
     """

@@ -1,7 +1,7 @@
 """A party's ledger of its releases, bounded by its policy.
 
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every answered request with its
-release. The same request again gets the same release, which gives away nothing new; a new request counts against the
+release. The same request again gets the same release, which discloses nothing new; a new request counts against the
 policy. The ledger is on disk before a release is sent: a process that dies in between has spent too much rather than
 too little. While a ledger cannot be trusted, nothing is released until the party resets it by hand::
 
@@ -80,7 +80,7 @@ class Budget:
     Parameters
     ----------
     path : path-like
-        A folder of the party's own, made at the first release. A folder that is there before counts as a lost ledger.
+        The party's own folder, made at the first release. A folder from before counts as a lost ledger.
     policy : Policy
     data_path : path-like, optional
         The data file of the releases. A ledger that is made with a data file serves no other; one that is made without
@@ -104,7 +104,7 @@ class Budget:
     def release(
         self, mechanism: Mechanism, spec_fingerprint: str, count: Callable[[], ClassCounts], *, terms: str = ""
     ) -> Released:
-        """The answer to a request: the earlier one if there is one, or else a new release, recorded first.
+        """Release for a request: the earlier one if there is one, else a new one, recorded first.
 
         Request, policy and ledger decide about a refusal, before any data are touched. An earlier answer needs no data.
         """
@@ -138,7 +138,7 @@ class Budget:
             return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """The earlier answer to a request, which a party withdraws from a sum; never a new release."""
+        """Earlier release for a request, which a party withdraws from a sum; never a new one."""
         if mechanism.is_share:
             # Two sums, one with the share and one without, would differ by little more than the exact counts.
             text = "a share of the noise leaves in one secure sum only: it cannot be taken out of it"
