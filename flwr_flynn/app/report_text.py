@@ -127,10 +127,10 @@ def _privacy_rows(report: Report) -> list[Row]:
     privacy = report["privacy"]
     if not privacy:
         return []
-    promise = "NONE: seeded noise, for simulations"
+    guarantee = "NONE: seeded noise, for simulations"
     if privacy["epsilon"] is not None:
-        promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
-    rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
+        guarantee = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
+    rows = [("privacy", f"{guarantee}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
     if report["evaluation"]:
         rows.append(("  not covered", "the confusion matrices behind the figures below"))
     return rows

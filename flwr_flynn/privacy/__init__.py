@@ -13,8 +13,8 @@ mechanism            release                                                    
 
 A mechanism is bound to the shape of the counts (rho and the number of classes) and to its guarantee: epsilon, delta,
 the kind of neighbours, the records of a person. One record changes rho counts of one class by one ("add-remove"), or
-twice as many ("replace-one"). A person with up to k records changes k times as much. Parties hold different records, so the
-releases of all parties together have the epsilon of one (parallel composition). Releases of one party add up in its
+twice as many ("replace-one"). A person with up to k records changes k times as much. Parties hold different records, so
+the releases of all parties together have the epsilon of one (parallel composition). Releases of one party add up in its
 ledger.
 
 Entries of a release are signed: clipping them before they are summed would bias the sum. Scoring clips them.

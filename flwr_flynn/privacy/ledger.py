@@ -260,7 +260,7 @@ class Budget:
                 self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
             except (KeyError, ConfigError):
                 raise self._trouble("altered", _ALTERED) from None
-            except PrivacyError as error:  # it was paid for by the weaker promise
+            except PrivacyError as error:  # it was paid for by the weaker guarantee
                 why = f": an earlier release protects less; nothing is released until it is reset ({error})"
                 raise self._trouble("weaker", why) from None
 

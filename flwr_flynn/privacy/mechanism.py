@@ -47,7 +47,7 @@ class Mechanism(ABC):
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
     optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
     selects: ClassVar[bool] = False  # True: a release has some of the entries only
-    delta: float = 0.0  # probability with which the promise may fail
+    delta: float = 0.0  # probability with which the guarantee may fail
     n_honest: int | None = None  # parties that share the noise of one, in a secure sum
     sampler: Sampler = OpenDPNoise()
 
@@ -143,9 +143,9 @@ class Mechanism(ABC):
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
         factor = shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
-        promise = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
+        bounds = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
         return (
-            f"Differential privacy with {promise}: {self._noise()}. Whether {people} had been {what} changes the "
+            f"Differential privacy with {bounds}: {self._noise()}. Whether {people} had been {what} changes the "
             f"probability of any outcome of one release by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
             + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
