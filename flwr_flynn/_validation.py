@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 from typing import Any
 
 from flwr_flynn.errors import ConfigError, FlyNNError
 
 LARGEST = 2**63 - 1
 """The largest integer of 64 bits, and the default bound."""
-
-_LISTED = 5  # names in a message
 
 
 def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
@@ -84,7 +83,12 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, mine + 1 + asked)
 
 
-def listed(names: list[str]) -> str:
-    """Join at most five names, with the number of the others."""
-    shown = ", ".join(names[:_LISTED])
-    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
+def is_sha256(value: Any) -> bool:
+    """True for 64 hexadecimal digits in lower case."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """Join at most so many names, with the number of the others."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -55,7 +55,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate as federate_in_process
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.class_prior import added_to, is_better, log_frequencies
+from flwr_flynn.model.class_prior import is_better, log_frequencies, smoothing
 from simulations import gradients, runner
 from simulations import noniid_plots as plots
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
@@ -105,7 +105,7 @@ _CODE = {
     True: code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits", "simulations.runner"),
     # What the baselines run, and no more: their cells, the long ones, survive changes of the package.
     False: joblib.hash([
-        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, is_better, log_frequencies, added_to)
+        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, is_better, log_frequencies, smoothing)
     ]),
 }  # fmt: skip
 

@@ -25,8 +25,7 @@ from flwr.common import NDArrays
 from flwr_flynn import HashPlan
 from flwr_flynn.app.data.datasets import Share
 from flwr_flynn.federated.algorithm import federate
-from flwr_flynn.federated.codec import write_tensors
-from flwr_flynn.federated.model_codec import packed_weights
+from flwr_flynn.federated.codec import packed_weights, write_tensors
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.run import ExchangeResult, Run
 from simulations import gradients

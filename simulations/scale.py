@@ -38,7 +38,7 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
     from flwr_flynn.federated import codec
     from flwr_flynn.federated.phases.counts import CountsRequest
     from flwr_flynn.federated.protocol import PARTY, Reply
-    from flwr_flynn.federated.statistics import CountsOfSpecs
+    from flwr_flynn.model.counts import CountsOfSpecs
     from flwr_flynn.privacy import SimulatedRelease
 
     run = _options(n, noisy).run_spec
@@ -85,7 +85,7 @@ def at_once(n: int, noisy: bool = False) -> Row:
     peak, kept = _memory_of(count)
     return {
         "parties": n,
-        "counts": options.run_spec.mode.name,
+        "counts": options.run_spec.mode,
         "replies MiB": held / _MIB,
         "CPU s": seconds,
         "CPU ms per party": 1000 * seconds / n,

@@ -32,15 +32,19 @@ from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import to_arrays
+from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.privacy import Mechanism
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
@@ -225,7 +229,7 @@ def decode_release(
 ) -> ClassCounts:
     """The noisy counts of one party in a message."""
     assert hasher.spec is not None
-    run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), Noisy(mechanism))
+    run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
     found = CountsRequest(run, max_examples).read(arrays, Reply("1", (), NOISY_EXAMPLES, {}), None)
     assert found is not None
     return found.parts[0]
@@ -262,3 +266,26 @@ def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.nda
         else:
             owner[places] = random.choice(random.choice(n_parties, 2, replace=False), len(places))
     return [np.flatnonzero(owner == party) for party in range(n_parties)]
+
+
+def evaluation_of(
+    run: RunSpec,
+    counts: Any,
+    scorings: Any,
+    weights: Any = (1.0,),
+    n_releases: int = 0,
+    tries: bool = True,
+    **more: Any,
+) -> EvaluationRequest:
+    """A request to evaluate the model of these members; `more` are parts of the model."""
+    members = tuple(map(ModelMember, run.specs, counts, scorings, weights))
+    return EvaluationRequest(run, model_of_members(run, members, **more), n_releases, tries)
+
+
+def federation_of(
+    run: RunSpec, totals: CountsOfSpecs, members: Any, scorings: Any, weights: Any = (1.0,), phase: str = "",
+    max_members: int = 1, gram: Any = None,
+) -> Federation:  # fmt: skip
+    """A federation of these sums; without weights, before its selection."""
+    weighed = map(ModelMember, run.specs, totals.parts, scorings, weights or (1.0,) * len(run.specs))
+    return Federation(run, model_of_members(run, list(weighed), gram=gram), members, phase, max_members, bool(weights))

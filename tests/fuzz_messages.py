@@ -24,19 +24,17 @@ from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_array
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, AlignedHistograms, ColumnsRequest
+from flwr_flynn.federated.phases.columns import AlignedHistograms, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
-from flwr_flynn.federated.request import LayoutRequest, Request, request_of
+from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
@@ -44,7 +42,7 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
@@ -53,14 +51,14 @@ from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, cla
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, decode_release, encode_release, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, decode_release, encode_release, evaluation_of, points
 from tests.fuzzing import Decoder, Mutator
 
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
 TWO = RunSpec((SPEC, OTHER), CLASSES)
 MECHANISM = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-NOISY = RunSpec(SPEC, CLASSES, Noisy(MECHANISM))
-SECURE = RunSpec(SPEC, CLASSES, Secure(256))
+NOISY = RunSpec(SPEC, CLASSES, MECHANISM)
+SECURE = RunSpec(SPEC, CLASSES, bound=256)
 NAMED = RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
 COLUMNS = ColumnsRequest(n_features=4, classes=CLASSES)
 
@@ -77,7 +75,7 @@ WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000
 WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
-SECURE_SUMS: list[LayoutRequest[Any]] = [
+SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
@@ -85,7 +83,7 @@ SECURE_SUMS: list[LayoutRequest[Any]] = [
     GramEvaluationRequest(SECURE, FITS[0]),
 ]
 FLOORED = [ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
-ALIGNED = AlignedColumnsRequest(COLUMNS, Reference.of(FLOORED[2]))
+ALIGNED = ColumnsRequest(4, CLASSES, reference=Reference.of(FLOORED[2]))
 
 
 def tensors(arrays: list[np.ndarray]) -> list[bytes]:
@@ -222,15 +220,15 @@ def request_seeds() -> list[Request[Any]]:
         RefinementRequest(RUN, WEIGHTS[:1], FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS, members),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
+        evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
         *(GramRequest(run) for run in (RUN, TWO)),
         *(GramEvaluationRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
-        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),
-        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,)),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, ScoringRule("balanced", 0.25, 1.0)), (0.75, 0.25)),
-        EvaluationRequest(RUN, (COUNTS[1],), (scoring,), (1.0,), tries=False),
-        EvaluationRequest(NOISY, (RELEASES[0],), (scoring,), (1.0,), n_releases=1),
+        evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
+        evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),
+        evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,)),
+        evaluation_of(TWO, PAIRS[1], (scoring, ScoringRule("balanced", 0.25, 1.0)), (0.75, 0.25)),
+        evaluation_of(RUN, (COUNTS[1],), (scoring,), (1.0,), tries=False),
+        evaluation_of(NOISY, (RELEASES[0],), (scoring,), (1.0,), n_releases=1),
     ]
 
 
@@ -324,7 +322,7 @@ class Parties:
             assert answer.metrics[PARTY] == "Ulm"
         phase = config.get(PHASE)
         gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
-        assert not gave_train or phase in ("columns", "aligned columns", "counts", "withdraw")
+        assert not gave_train or phase in ("columns", "counts", "withdraw")
         assert not gave_results or phase in RESULTING
         if kind in ("open", "odd"):
             assert phase != "withdraw" or not gave_train
@@ -364,11 +362,10 @@ class Server:
         assert ask is not None
         self.run, self.ask = run, ask
         known = run.state.results.get(ask.phase.name) if ask.phase.is_counting else None
-        start = ask.phase.start
-        self.start = known or (ask.request.zero if start is None else start(run.state, self.context()))
+        self.start = known or ask.request.start
 
     def context(self, names: dict[str, str] | None = None) -> Context:
-        return Context(self.run.options, self.run.counted, {}, names or {})
+        return Context(self.run.options, self.run.counted, {}, names or {}, self.ask.request)
 
     def checked(self, replies: list[Reply]) -> Any:
         """Check replies, and that checking changed nothing."""
@@ -538,7 +535,7 @@ def use_means(given: list[Reply]) -> None:
     assert np.abs(batch.total.parts[0].array).max() <= 3 * 256
 
 
-def make_sums(mutator: Mutator) -> tuple[LayoutRequest[Any], list[Reply]]:
+def make_sums(mutator: Mutator) -> tuple[Request[Any], list[Reply]]:
     """Copies of a mean of anything, in the form of the statistic of a phase."""
     asked = mutator.choice(SECURE_SUMS)
     most = mutator.choice((0, 1, 2, 256))
@@ -551,7 +548,7 @@ def make_sums(mutator: Mutator) -> tuple[LayoutRequest[Any], list[Reply]]:
     return asked, [Reply(str(cid), arrays, 1, {PARTY: "x"}) for cid in (1, 7, 8)]
 
 
-def use_sums(given: tuple[LayoutRequest[Any], list[Reply]]) -> None:
+def use_sums(given: tuple[Request[Any], list[Reply]]) -> None:
     """The sum is refused, or is one that some samples can have."""
     asked, replies = given
     found = asked.summed(replies)
@@ -603,7 +600,6 @@ def make_layout(server: Server) -> Callable[[Mutator], list[Reply]]:
 def fields_of(server: Server) -> list[Field]:
     """The layout of the answers of a party with all samples."""
     request = server.ask.request
-    assert isinstance(request, LayoutRequest)
     return request.fields(Sizes(np.bincount(CODES), len(X)))
 
 
@@ -612,7 +608,6 @@ def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[
 
     def use(given: list[Reply]) -> None:
         batch, request = server.checked(given), server.ask.request
-        assert isinstance(request, LayoutRequest)
         for field, part in zip(fields_of(server), request.parts(batch.total), strict=True):
             field.check(part)
         state = server.ask.phase.fold(server.run.state, batch, server.context({"1": "Basel", "x": "Ulm"}))

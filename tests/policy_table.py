@@ -19,29 +19,28 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
+from tests.fakes import evaluation_of
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
@@ -50,8 +49,8 @@ _NOISE, _SHARE = LaplaceCounts(1.0, **_SHAPE), GaussianCounts(0.9, 1e-5, **_SHAP
 _BOUND = 256
 _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
-EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
-SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
+EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
+SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
@@ -62,7 +61,7 @@ _REFERENCE = Reference.of(ColumnHistograms.from_data(_X, _CODES, 3))
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
-    "aligned columns": AlignedColumnsRequest(_COLUMNS, _REFERENCE),
+    "aligned columns": ColumnsRequest(4, CLASSES, reference=_REFERENCE),
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
@@ -86,8 +85,8 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "gram": GramRequest(EXACT),
     "gram evaluation": GramEvaluationRequest(EXACT, _FIT),
-    "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
-    "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
+    "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
+    "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
 

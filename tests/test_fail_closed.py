@@ -25,21 +25,20 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points, with_spec
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, evaluation_of, points, with_spec
 from tests.raising import raises
 
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
@@ -54,19 +53,19 @@ def asking(request: Request[Any]) -> dict[str, Any]:
 
 
 def noisy(epsilon: float = 1.0) -> dict[str, Any]:
-    return counting(RunSpec(SPEC, CLASSES, Noisy(SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1))))
+    return counting(RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1)))
 
 
 def drawn(epsilon: float = 1.0) -> dict[str, Any]:
     """The same with noise that nobody can draw again."""
-    return counting(RunSpec(SPEC, CLASSES, Noisy(LaplaceCounts(epsilon, **SHAPE))))
+    return counting(RunSpec(SPEC, CLASSES, LaplaceCounts(epsilon, **SHAPE)))
 
 
 SHARED = SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)
 
 
 def share() -> dict[str, Any]:
-    return counting(RunSpec(SPEC, CLASSES, Secure(BOUND, SHARED)))
+    return counting(RunSpec(SPEC, CLASSES, SHARED, BOUND))
 
 
 COLUMNS = asking(ColumnsRequest(4, CLASSES))
@@ -74,7 +73,7 @@ COLUMNS = asking(ColumnsRequest(4, CLASSES))
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
     counts = counts_of(*points(60))
-    return asking(EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries))
+    return asking(evaluation_of(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries))
 
 
 def selecting() -> dict[str, Any]:
@@ -116,7 +115,7 @@ def test_a_deployed_party_never_reads_what_the_server_names(
         for config in (
             counting(),
             COLUMNS,
-            counting(RunSpec(SPEC, CLASSES, Secure(BOUND))),
+            counting(RunSpec(SPEC, CLASSES, bound=BOUND)),
             noisy(),
         ):
             reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
@@ -341,7 +340,7 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path
 def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(tmp_path: Path) -> None:
     for classes in (("1", "1.0"), ("True", "1"), ("a", "nan")):
         mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-        asked = counting(RunSpec(SPEC, classes, Noisy(mechanism)))
+        asked = counting(RunSpec(SPEC, classes, mechanism))
         metrics = untouchable(tmp_path).fit([], asked)[2]
         assert str(metrics[REFUSED]).startswith("classes: expected ")
 

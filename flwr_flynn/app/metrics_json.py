@@ -20,12 +20,12 @@ from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined, gram_of, searched
+from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members, searched
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower.strategy import BaseStrategy
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
@@ -234,7 +234,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         return replace(options, **alone)
     specs = run_spec.specs[: len(run_spec.specs) - run_spec.n_aligned]
     plain = RunSpec(specs, run_spec.classes, feature_names=run_spec.feature_names)
-    zeros = CountsOfSpecs(tuple(ClassCounts.zeros(hasher, plain.n_classes) for hasher in plain.hashers))
-    scorings = [given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)] * len(specs)
-    begun = Federation(plain, zeros, (), scorings, (), phase="counts", max_members=options.max_members)
+    scoring = given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)
+    zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in specs]
+    begun = Federation(plain, model_of_members(plain, zeros), (), "counts", options.max_members, is_selected=False)
     return replace(options, **alone, spec=specs, federation=begun, purpose="resume")

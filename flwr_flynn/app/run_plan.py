@@ -36,7 +36,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.compat import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, foreseen, gram_rows
+from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
@@ -93,7 +93,7 @@ def _strategy(
     given: dict[str, Any]
     if saved is None:
         plan, classes, feature_names = training_plan(config, parties)
-        mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
+        mechanism = run_mechanism(config, placeholder_specs(plan)[0], len(classes), asked)
         needed, bound = config.min_parties or most, None
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
     else:
@@ -221,7 +221,7 @@ def _simulated(config: RunConfig, parties: int) -> Data:
 
 def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], parties: int | None) -> dict[str, float]:
     """Bytes that the server needs in the phases of a run, by a text for an error."""
-    specs, n_classes, asked = foreseen(plan), len(classes), config.min_available or parties or 1
+    specs, n_classes, asked = placeholder_specs(plan), len(classes), config.min_available or parties or 1
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {n_classes} classes"
     needs: dict[str, float] = {}

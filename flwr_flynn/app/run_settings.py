@@ -15,7 +15,7 @@ from typing import Any
 from flwr_flynn.app.settings_table import Settings, as_setting, setting
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
-from flwr_flynn.model.candidates import EFFORTS, HashPlan, foreseen
+from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
@@ -183,7 +183,7 @@ class HashSettings(RunSettings):
                 max_members=self.max_members,
                 ranges=self._given_ranges(n_features),
             )
-            foreseen(plan)  # sizes are checked before the parties start
+            placeholder_specs(plan)  # sizes are checked before the parties start
         except SpecError as error:
             raise as_setting(error, self.source) from None
         return plan

@@ -1,4 +1,4 @@
-"""A party's samples behind its permissions: every way to them checks that the present request may have them.
+"""Access control of a party's samples: every access checks the current request's permission.
 
 Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.confusion` alone, and by
 `SampleAccess.keep` for the party's own copy of the model. No text of an error holds a value of the data.
@@ -27,7 +27,7 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     Config,
 )
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.federated.samples import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.model.alignment import Alignment, Reference
@@ -35,7 +35,8 @@ from flwr_flynn.model.class_prior import own_prior, predicted
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
-from flwr_flynn.privacy import SimulatedRelease
+from flwr_flynn.model.model import Model
+from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
@@ -53,7 +54,7 @@ def no_progress(_total: int) -> Progress:
     return lambda _done: None
 
 
-def no_mask(_sum: RunSpec | Secure) -> None:
+def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
     """The mask of a party that takes part in no secure sum."""
     raise PrivacyError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
 
@@ -133,7 +134,8 @@ class SampleAccess:
         has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
-        Called with the run, or its mode, before anything leaves in a secure sum; raises where nothing will mask it.
+        Called with the bound, and the mechanism if any, before anything leaves in a secure sum; raises where nothing
+        will mask it.
     progress : callable, default=`no_progress`
         Number of samples to be hashed -> callable that takes numbers of samples just hashed.
     width : callable, optional
@@ -144,7 +146,7 @@ class SampleAccess:
         self,
         load: Samples | Callable[[tuple[str, ...]], Samples],
         options: PartyOptions | None = None,
-        mask: Callable[[RunSpec | Secure], None] = no_mask,
+        mask: Callable[[int, Mechanism | None], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
         width: Callable[[tuple[str, ...]], int] | None = None,
     ) -> None:
@@ -157,7 +159,7 @@ class SampleAccess:
         self._names: tuple[str, ...] = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
-        self._own: tuple[FlyNNClassifier, FlyNNClassifier] | None = None  # a model, and the party's copy of it
+        self._own: tuple[Model, Model] | None = None  # a model, and the party's copy of it
 
     def reason(self, what: str, error: Exception) -> str:
         """The reason that the server gets: the text of our own errors, which hold no data; of others the kind.
@@ -246,7 +248,7 @@ class SampleAccess:
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
-            self.mask(run)  # before anything is spent
+            self.mask(run.bound or 0, mechanism)  # before anything is spent
         fingerprint, digest = run.hasher.fingerprint, run.digest()
         if isinstance(mechanism, SimulatedRelease):  # no two parties draw the same noise
             seed = hashlib.sha256(f"{mechanism.seed} {self.options.name} {digest}".encode()).digest()
@@ -276,7 +278,7 @@ class SampleAccess:
             raise DataError("counting failed at this party") from None
         return counts
 
-    def confusion(self, run: RunSpec, model: FlyNNClassifier) -> list[Confusion]:
+    def confusion(self, run: RunSpec, model: Model) -> list[Confusion]:
         """(L, L) confusion matrices on held-out samples: of the model, then of the party's copy; none without any.
 
         The first is of the model with the party's alignment, where it has one. Where exact counts do not leave the
@@ -292,13 +294,13 @@ class SampleAccess:
         if samples.X_test is None or samples.y_test is None:
             return []
         is_open = not self.options.secure and self.options.budget is None
-        own = self.options.class_prior and is_open and isinstance(run.mode, Plain)
-        mine = self._personalized(run, model).model_ if is_open else model.model_
+        own = self.options.class_prior and is_open and run.is_plain
+        mine = self._personalized(run, model) if is_open else model
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
             for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
                 scores = mine.shared_scores(X[rows], self.options.n_jobs)
-                for matrix, each in zip(matrices, (model.model_, mine), strict=False):
+                for matrix, each in zip(matrices, (model, mine), strict=False):
                     matrix += confusion(true[rows], predicted(each, scores), run.n_classes)
                 del scores  # those of the next batch take as much memory
         return list(matrices) if matrices[0].any() else []
@@ -311,31 +313,31 @@ class SampleAccess:
             check_samples(samples, run.spec.n_features)
             yield from fitting(run.hasher, run.classes, samples.X, samples.y)
 
-    def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
+    def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
         has_prior = self.options.class_prior and run.mechanism is None
         if self.options.budget is not None or not (has_prior or run.n_aligned):
             return model
         if self._own is None or self._own[0] is not model:
-            own = model.model_
+            own = model
             try:
                 X, codes = labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
                 if has_prior:
-                    in_gram = self.options.gram or isinstance(run.mode, Secure)
+                    in_gram = self.options.gram or run.is_secure
                     own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_gram))
             except Exception as error:
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
                 log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
-            self._own = model, FlyNNClassifier.from_model(own)
+            self._own = model, own
         return self._own[1]
 
-    def keep(self, run: RunSpec, model: FlyNNClassifier) -> str:
+    def keep(self, run: RunSpec, model: Model) -> str:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
         if self.options.on_model is None:
             return ""
         try:
-            self.options.on_model(self._personalized(run, model))
+            self.options.on_model(FlyNNClassifier.from_model(self._personalized(run, model)))
         except Exception as error:
             log.error("FlyNN: on_model failed", exc_info=error)
             # Of an OSError what the system calls it: the rest of its text names a file.

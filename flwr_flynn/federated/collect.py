@@ -17,9 +17,8 @@ import numpy.typing as npt
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
-from flwr_flynn.federated.request import LayoutRequest, Request
+from flwr_flynn.federated.request import Request, S
 from flwr_flynn.federated.roster import Member, Roster, clean
-from flwr_flynn.federated.statistics import S
 
 
 @dataclass
@@ -143,7 +142,6 @@ def collect_secure(
     batch: Batch[Any] | None = None,
 ) -> Batch[Any]:
     """Make the sum out of copies of its mean: all senders are in it, or none is. See `collect.Collect`."""
-    assert isinstance(request, LayoutRequest)  # of a plan that `plan.phases_of` made
     if batch is not None:
         if replies:
             raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")

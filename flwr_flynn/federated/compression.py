@@ -1,20 +1,7 @@
 """A matrix of counts in few bytes: the gaps between entries that are not zero, and the entries, each deflated.
 
-A party's counts are mostly zeros, and the rest mostly small. Where gaps would take more room than the zeros, as in sums
-over many samples, all entries are written instead. The bytes, little-endian::
-
-    1   version, 1
-    1   width of a gap in bytes (1, 2 or 4), or 0: there are no gaps, every entry of the matrix follows
-    1   width of an entry in bytes (1, 2, 4 or 8)
-    4   L, unsigned
-    4   m, unsigned
-    4   number of entries that follow, unsigned
-    4   CRC-32 of all other bytes, unsigned
-    .   gaps: zeros before each entry that is not zero, row by row
-    .   these entries, each less 1; or all entries, as they are
-
-Numbers are written byte plane by byte plane (the lowest byte of each number first), every plane as one raw deflate
-stream (RFC 1951). What zlib writes may depend on its version; what is unpacked does not.
+A party's counts are mostly zeros, and the rest mostly small. The bytes are those of "Packed counts" in
+``docs/reference/wire_format.md``. What zlib writes may depend on its version; what is unpacked does not.
 """
 
 from __future__ import annotations

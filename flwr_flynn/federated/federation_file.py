@@ -13,36 +13,30 @@ key and id change with every start of a node.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flwr_flynn import _files
-from flwr_flynn._validation import boolean, integer
+from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.refinement import Weights
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict
 
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
-_HEX = re.compile("[0-9a-f]{64}")
 AFTER_REFINEMENT = ("evaluation", "")
 """Phases that are due when refinement and the Gram matrix are over."""
 
@@ -51,93 +45,81 @@ _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the si
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sums with their specs and scorings, the parties in them, and the phase where the run stands.
+    """A model, the parties in its counts, and the phase where the run stands.
 
     Parameters
     ----------
     run_spec : RunSpec
-        With a spec for each member of the model; before the selection of a run, for each candidate.
-    totals : CountsOfSpecs
-        One sum for each spec.
+        With a spec for each member of the model.
+    model_ : Model
+        Before the selection of a run all candidates are its members. Refined, or with scores from the Gram matrix,
+        only after the last round of these.
     members : sequence of Member
         Kept in the order of their names.
-    scorings : sequence of ScoringRule
-        One for each spec.
-    weights : sequence of float, default=(1.0,)
-        One for each member of the model; () before the selection.
     phase : str, default=""
         The phase that is due, "" for a finished run.
     max_members : int, default=1
         Candidates that the model keeps, at most; until the selection.
-    refined : tuple of arrays, optional
-        Weights of the refined model, after the last round of the refinement.
-    gram : GramScoring, optional
-        Scores of the model from the Gram matrix, after its evaluation.
+    is_selected : bool, default=True
+        True if the specs are those of the model's members, and not candidates.
     is_thorough : bool, default=False
         True for a run of effort "thorough": later runs make the Gram matrix anew.
     """
 
     run_spec: RunSpec
-    totals: CountsOfSpecs
+    model_: Model
     members: Sequence[Member]
-    scorings: Sequence[ScoringRule]
-    weights: Sequence[float] = (1.0,)
     phase: str = ""
     max_members: int = 1
-    refined: Weights | None = None
-    gram: GramScoring | None = None
+    is_selected: bool = True
     is_thorough: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scorings", tuple(self.scorings))
-        object.__setattr__(self, "weights", tuple(self.weights))
-        n_specs = len(self.run_spec.specs)
         integer("max_members", self.max_members, error=ModelFileError)
-        if len(self.scorings) != n_specs or len(self.weights) not in (0, n_specs):
-            got = f"{len(self.scorings)} and {len(self.weights)}"
-            raise ModelFileError("scorings, weights", f"{n_specs}, one for each spec", got)
-        if len(self.run_spec.specs) != len(self.totals.parts):
-            raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
+        for name, value in (("selected", self.is_selected), ("thorough", self.is_thorough)):
+            boolean(name, value, ModelFileError)
+        if tuple(member.spec for member in self.model_.members) != self.run_spec.specs:
+            raise ModelFileError("model", "a member for each spec of the run", f"{len(self.model_.members)}")
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if (self.refined is not None or self.gram is not None) and self.phase not in AFTER_REFINEMENT:
+        if (self.model_.refined is not None or self.model_.gram is not None) and self.phase not in AFTER_REFINEMENT:
             raise ModelFileError("phase", "evaluation, or none, with a refined model or the Gram matrix", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
         self._check_members()
 
     def _check_members(self) -> None:
-        mode = self.run_spec.mode
-        if self.counts.noise and self.run_spec.mechanism is None:
-            raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {mode.name}")
-        expected = 0 if self.is_secure else len(self.run_spec.specs)
+        run = self.run_spec
+        if self.counts.noise and run.mechanism is None:
+            raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {run.mode}")
+        expected = 0 if self.is_secure else len(run.specs)
         for member in self.members:
             if len(member.sha256) != expected:
-                raise ModelFileError("sha256", f"{expected} for each member in mode {mode.name}", len(member.sha256))
+                raise ModelFileError("sha256", f"{expected} for each member in mode {run.mode}", len(member.sha256))
         if self.is_secure:
             return
-        if not isinstance(mode, Plain):
+        if not run.is_plain:
             releases = sum(release.times for release in self.counts.noise)
             if len(self.members) != releases:
                 raise ModelFileError("roster", f"{releases} members, one for each release", len(self.members))
             return
-        sizes = [0] * self.run_spec.n_classes
+        sizes = [0] * run.n_classes
         for member in self.members:
             if member.sizes is None:
-                raise ModelFileError("sizes", f"samples of each class for every member in mode {mode.name}", "none")
+                raise ModelFileError("sizes", f"samples of each class for every member in mode {run.mode}", "none")
             sizes = [have + more for have, more in zip(sizes, member.sizes, strict=True)]
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
 
-    @property
-    def is_selected(self) -> bool:
-        """True if the specs are those of the model's members, and not candidates."""
-        return bool(self.weights)
+    @cached_property
+    def totals(self) -> CountsOfSpecs:
+        """The sum for each spec."""
+        return CountsOfSpecs(tuple(member.counts for member in self.model_.members))
 
     @property
     def scoring(self) -> ScoringRule:
         """ScoringRule of the first member."""
-        return self.scorings[0]
+        return self.model_.members[0].scoring
 
     @property
     def counts(self) -> ClassCounts:
@@ -147,29 +129,19 @@ class Federation:
     @property
     def is_secure(self) -> bool:
         """True if members were added by a secure sum, so that nobody knows their counts."""
-        return isinstance(self.run_spec.mode, Secure)
+        return self.run_spec.is_secure
 
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier, without anything about single parties."""
-        return FlyNNClassifier.from_model(self._model)
-
-    @property
-    def _model(self) -> Model:
-        run = self.run_spec
-        weights = self.weights or (1.0,) * len(run.specs)
-        members = tuple(map(ModelMember, run.specs, self.totals.parts, self.scorings, weights))
-        is_aligned = run.n_aligned == len(members)  # not before the selection, which some may not survive
-        names = run.feature_names
-        facts = run.guarantee, self.refined
-        return Model(members, np.array(run.classes), names, *facts, aligned=is_aligned, gram=self.gram)
+        return FlyNNClassifier.from_model(self.model_)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
         run, mechanism = self.run_spec, self.run_spec.mechanism
         roster = {
             "format": _FORMAT,
-            "mode": run.mode.name,
+            "mode": run.mode,
             "bound": run.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
             "phase": self.phase,
@@ -180,7 +152,7 @@ class Federation:
         }
         if run.reference is not None:
             roster |= {"n_aligned": run.n_aligned, "reference": run.reference.data.hex()}
-        model_file.write(path, self._model, extra=roster)
+        model_file.write(path, self.model_, extra=roster)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
@@ -204,28 +176,22 @@ class Federation:
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
-            mode = mode_of(mechanism, roster["bound"])
-            if roster["mode"] != mode.name:
-                raise ModelFileError("mode", f"{mode.name} with this mechanism and bound", str(roster["mode"])[:40])
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
             alignment: tuple[Any, ...] = ()
             if "reference" in roster:
                 data = bytes.fromhex(roster["reference"])
                 alignment = roster["n_aligned"], Reference(len(classes), specs[0].n_features, data)
-            run = RunSpec(specs, classes, mode, model.feature_names, *alignment)
+            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names, *alignment)
+            if roster["mode"] != run.mode:
+                raise ModelFileError("mode", f"{run.mode} with this mechanism and bound", str(roster["mode"])[:40])
             if model.aligned != (run.n_aligned == len(specs)):
                 raise ModelFileError("n_aligned", "all specs of a model of aligned samples", run.n_aligned)
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
-            totals = CountsOfSpecs(tuple(member.counts for member in model.members))
             members = [_member(member, len(classes)) for member in roster["members"]]
-            for name in ("selected", "thorough"):
-                boolean(name, roster[name], ModelFileError)
-            scorings = [member.scoring for member in model.members]
-            weights = [member.weight for member in model.members] if roster["selected"] else []
-            rest = roster["phase"], roster["max_members"], model.refined, model.gram, roster["thorough"]
-            return cls(run, totals, members, scorings, weights, *rest)
+            rest = [roster[name] for name in ("phase", "max_members", "selected", "thorough")]
+            return cls(run, model, members, *rest)
 
 
 def _member(values: Any, n_classes: int) -> Member:
@@ -236,9 +202,9 @@ def _member(values: Any, n_classes: int) -> Member:
         if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
             raise ModelFileError(name, f"a text of at most {_LONGEST} characters on one line", type(text).__name__)
     key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
-    if key != "" and not _is_hex(key):
+    if key != "" and not is_sha256(key):
         raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
-    if not isinstance(sha256, list) or not all(map(_is_hex, sha256)):
+    if not isinstance(sha256, list) or not all(map(is_sha256, sha256)):
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:
         integers = isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
@@ -246,10 +212,6 @@ def _member(values: Any, n_classes: int) -> Member:
             raise ModelFileError("sizes", f"{n_classes} integers, or none", type(sizes).__name__)
         sizes = tuple(sizes)
     return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
-
-
-def _is_hex(text: Any) -> bool:
-    return isinstance(text, str) and _HEX.fullmatch(text) is not None
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def _secure_entries(
     n_classes, n_columns = run.n_classes, run.spec.n_features
     sizes, shape = Sizes(bound, bound), (round(n_weights / n_classes), n_classes)
     layouts = {
-        "selection": leave_one_out_fields([(N_DECAYS, N_DECAYS)] * n_specs, n_classes, sizes),
+        "selection": leave_one_out_fields([N_DECAYS] * n_specs, n_classes, sizes),
         **dict.fromkeys(
             [f"refinement {number}" for number in range(1, options.refine_rounds + 1)],
             refinement_fields([shape], [LEVELS] * n_classes, sizes),

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoreTable, ScoringRule, add_log_probabilities
 
 MOST_GROUPS = 256
@@ -111,7 +111,7 @@ class Judge:
         self._active = places.reshape(active.shape).astype(np.int32)
         self._spread, self._temperature = run.spec.hash_dim / run.spec.hash_nnz, run.spec.hash_nnz / 2
 
-    def spoilers(self, total: GroupedCounts) -> frozenset[int]:
+    def harmful_groups(self, total: GroupedCounts) -> frozenset[int]:
         """Indices of the groups to leave out."""
         base = self._table(total.leaving_out(total.groups))
         sums = {i: self._table(counts) for i, counts in total.groups.items() if counts.parts[0].n_examples}

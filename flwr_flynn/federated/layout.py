@@ -31,7 +31,7 @@ _FINGERPRINT_BYTES = 32
 
 
 class Sizes(NamedTuple):
-    """Samples that an answer is about, at most: of each class, (L,) or one number for all classes, and in all."""
+    """Upper bounds of the sample counts: per class, (L,) or one number for all classes, and in total."""
 
     per_class: npt.NDArray[np.int64] | int
     total: int
@@ -62,8 +62,8 @@ class Field:
         clipped, or in the narrowest.
     fingerprint : str, default=""
         Of the hash whose counts these are, in hexadecimal; it travels before them, uint8 (32,).
-    is_wide : bool, default=False
-        True if sums of parties may leave int64.
+    is_open : bool, default=False
+        True if there may be fewer integers than the shape says, in form "numbers".
     """
 
     name: str
@@ -73,7 +73,7 @@ class Field:
     is_signed: bool = False
     types: tuple[str, ...] = ("<i8",)
     fingerprint: str = ""
-    is_wide: bool = False
+    is_open: bool = False
 
     @property
     def size(self) -> int:
@@ -91,9 +91,7 @@ class Field:
         return self.form == PLAIN and len(self.shape) == 1
 
     def capped(self, most: int) -> Field:
-        """The field with integers up to `most` alone, unless sums may leave int64."""
-        if self.is_wide:
-            return self
+        """The field with integers up to `most` alone."""
         return replace(self, most=min(self.most, most) if isinstance(self.most, int) else np.minimum(self.most, most))
 
     def check(self, part: Array, n_parties: int = 1, name: str = "") -> None:
@@ -126,6 +124,9 @@ class Field:
         """The integers in an array whose form was checked; a `PayloadError` unless they are within their bounds."""
         if self.form == NUMBERS:
             part = unpack_numbers(array, self.size, self.largest)
+            if self.is_open:
+                self.check(part)
+                return part
             if len(part) != self.size:
                 raise PayloadError(self.name, f"{self.size} integers", len(part))
         elif self.form == COUNTS:
@@ -241,17 +242,17 @@ def to_vector(fields: Sequence[Field], parts: Sequence[Array], bound: int) -> np
 
 
 def of_vector(fields: Sequence[Field], total: npt.NDArray[np.int64], bound: int, n_parties: int) -> list[Array]:
-    """The sums of the parties' integers from the sum of their vectors; Python integers where they may leave int64."""
+    """The sums of the parties' integers from the sum of their vectors."""
     bits, parts = bound.bit_length() - 1, []
     for field in fields:
         n = _n_digits(field.largest, bound)
         digits: Array = total[: n * field.size].reshape(n, *field.shape)
         total = total[n * field.size :]
-        if bits * (n - 1) > 30:
+        if bits * (n - 1) > 30:  # hostile ones may leave int64
             digits = digits.astype(object)
         part = digits[-1]
         for digit in digits[-2::-1]:
             part = (part << bits) + digit
         field.check(part, n_parties, "secure sum")
-        parts.append(part.astype(np.int64) if field.largest <= largest_sum(bound) else part.astype(object))
+        parts.append(part.astype(np.int64))
     return parts

@@ -12,10 +12,10 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge, not_by_group
 from flwr_flynn.federated.roster import Identify, unknown
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, foreseen, gram_rows
+from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
@@ -172,8 +172,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         self._check_values()
         object.__setattr__(self, "run_spec", self._run_spec())
-        for option, is_met, expected in self._conflicts():
-            if is_met:
+        for option, is_violated, expected in self._conflicts():
+            if is_violated:
                 raise ConfigError(option, expected, getattr(self, option))
         if self.groups:
             seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
@@ -208,7 +208,7 @@ class RunOptions:
                 raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
-        """Options that exclude each other: one of them, True where it is refused, and the value that is expected."""
+        """Options that exclude each other: one of them, True where they do, and the value that is expected."""
         run, purpose = self.run_spec, self.purpose
         is_set_aside = purpose == "withdraw" and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
@@ -218,7 +218,7 @@ class RunOptions:
             yield "groups", self.plan is not None, expected
             yield "groups", len(run.specs) > 1, "0 with several specs, as groups are judged by one"
             yield "groups", run.n_aligned > 0, "0 with aligned samples, as the server's are not"
-            yield "groups", not isinstance(run.mode, Plain), f"0 with {run.mode.name} counts, which are judged in clear"
+            yield "groups", not run.is_plain, f"0 with {run.mode} counts, which are judged in clear"
             for name in ("refine_rounds", "gram"):
                 yield "groups", bool(getattr(self, name)), f"0 with {name}: {not_by_group(name)}"
             yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
@@ -239,17 +239,17 @@ class RunOptions:
         yield "align", self.align and not is_alignable, expected
 
     def _run_spec(self) -> RunSpec:
-        mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec
+        spec = self.spec
         if self.mechanism is not None and self.plan is not None:
-            raise ConfigError("spec", f"no scaling by histograms of columns with {mode.name} counts", self.plan.scaling)
-        specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
+            raise ConfigError("spec", "no scaling by histograms of columns with noisy counts", self.plan.scaling)
+        specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
         alignment: tuple[Any, ...] = ()
         if self.federation is not None:
             alignment = self.federation.run_spec.n_aligned, self.federation.run_spec.reference
-        run = RunSpec(specs, self.classes, mode, self.feature_names, *alignment)
+        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names, *alignment)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
-        if isinstance(mode, Secure) and self.purpose != "evaluate":
+        if run.is_secure and self.purpose != "evaluate":
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
             if not self.accept_failures:  # a sum that was set aside, less that of the next round, is that of few
                 raise ConfigError("accept_failures", "True with secure sums", False)
@@ -258,7 +258,7 @@ class RunOptions:
                 raise ConfigError("spec, classes, mechanism", "those of the federation", "different ones")
             if len(run.specs) > 1 and not self.federation.is_selected and self.purpose != "resume":
                 raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
-            if isinstance(mode, Secure) and self.purpose != "evaluate":
+            if run.is_secure and self.purpose != "evaluate":
                 expected = "evaluate for a federation made by a secure sum, which shows nobody's counts"
                 raise ConfigError("purpose", expected, self.purpose)
         return run

@@ -12,9 +12,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.refinement import Weights
@@ -49,12 +47,13 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
         scorings = selection.scorings
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
-        scorings, weights = [saved.scorings[index] for index in indices], saved.weights  # chosen for these very counts
+        chosen = [saved.model_.members[index] for index in indices]  # for these very counts
+        scorings, weights = [each.scoring for each in chosen], [each.weight for each in chosen]
     else:
         given = given_scoring(options.rule, options.decay)
         scorings = [given or ScoringRule(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
         if saved is not None and saved.is_selected:
-            weights = saved.weights
+            weights = [each.weight for each in saved.model_.members]
     specs = [state.run_spec.specs[index] for index in indices]
     if len(specs) == 1:
         weights = (1.0,)
@@ -77,7 +76,7 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     search, saved = searched(state), options.federation
     if search is not None:
         return search.best
-    return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
+    return saved.model_.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
@@ -86,7 +85,7 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     if result is not None:
         found: GramScoring | None = result.scoring
         return found
-    return saved.gram if saved is not None and state.results["counts"] is saved.totals else None
+    return saved.model_.gram if saved is not None and state.results["counts"] is saved.totals else None
 
 
 def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
@@ -94,39 +93,34 @@ def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
     return state.run_spec.only(member_indices(state, options))
 
 
-def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
-    """The classifier that the results so far make."""
+def model_of(state: RunState, options: RunOptions) -> Model:
+    """The model that the results so far make."""
     run, members = run_of_members(state, options), members_of(state, options)
-    return classifier_of(run, members, refined_of(state, options), gram_of(state, options))
+    return model_of_members(run, members, refined_of(state, options), gram_of(state, options))
 
 
-def classifier_of(
-    run: RunSpec,
-    members: tuple[ModelMember, ...],
-    refined: Weights | None = None,
-    gram: GramScoring | None = None,
-) -> FlyNNClassifier:
-    """The classifier of members of the model, with the classes and the promise of a run."""
-    names, is_aligned = run.feature_names, bool(run.n_aligned)
-    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned, gram=gram)
-    return FlyNNClassifier.from_model(model)
+def model_of_members(
+    run: RunSpec, members: Sequence[ModelMember], refined: Weights | None = None, gram: GramScoring | None = None
+) -> Model:
+    """The model of some members, with the classes and the privacy guarantee of a run."""
+    facts = np.array(run.classes), run.feature_names, run.guarantee, refined
+    return Model(tuple(members), *facts, aligned=run.n_aligned == len(members), gram=gram)
 
 
 def federation_of(state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
     """The state of a run as a file, at the phase where a later run goes on; after the selection of its specs alone."""
-    run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
-    # A search that is not over is not saved: a later run begins it anew.
-    is_over = phase in AFTER_REFINEMENT
-    refined, gram = (refined_of(state, options), gram_of(state, options)) if is_over else (None, None)
-    if phase == "" or "selection" in state.results or options.has_members:
+    run, chosen = state.run_spec, members_of(state, options)
+    is_selected = phase == "" or "selection" in state.results or options.has_members
+    if is_selected:
         indices = member_indices(state, options)
-        run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
+        run = run.only(indices)
         members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
-        weights = [member.weight for member in chosen]
-        scorings = [member.scoring for member in chosen]
-        last = 1, refined, gram, options.is_thorough
-        return Federation(run, totals, members, scorings, weights, phase, *last)
-    refined, gram = (refined, gram) if len(run.specs) == 1 else (None, None)
-    scorings = [chosen[0].scoring] * len(run.specs)
-    last = options.max_members, refined, gram, options.is_thorough
-    return Federation(run, totals, members, scorings, (), phase, *last)
+    else:
+        totals, scoring = state.results["counts"], chosen[0].scoring
+        chosen = tuple(ModelMember(spec, part, scoring) for spec, part in zip(run.specs, totals.parts, strict=True))
+    # A search that is not over is not saved: a later run begins it anew.
+    has_all = phase in AFTER_REFINEMENT and (is_selected or len(chosen) == 1)
+    refined, gram = (refined_of(state, options), gram_of(state, options)) if has_all else (None, None)
+    most = 1 if is_selected else options.max_members
+    model = model_of_members(run, chosen, refined, gram)
+    return Federation(run, model, members, phase, most, is_selected, options.is_thorough)

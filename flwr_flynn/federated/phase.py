@@ -41,6 +41,7 @@ class Context:
     counted: Roster  # of the counts
     missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
     names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
+    request: Any = None  # in a fold: the request that was answered
 
     def unanswered_by(self, passed: Iterable[str]) -> dict[str, str]:
         """In a fold: reasons of counted parties without an answer, by name; `passed` are the cids of the others."""
@@ -51,8 +52,8 @@ class Context:
 
 
 ALL, NEW, COUNTED, SAMPLE = "all", "new", "counted", "sample"
-"""Audiences: the parties that this phase has no answer of; those of them that are in no saved run; the parties whose
-counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
+"""Audiences: parties that this phase has no answer of; those of them that are not in the saved federation; parties
+whose counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,6 @@ class Phase:
         (state, context) -> Request.
     fold : callable
         (state, batch, context) -> state with the phase's result.
-    start : callable, optional
-        (state, context) -> total of no answers; by default the `zero` of the request.
     collect : callable, default=collect_each
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
@@ -86,7 +85,6 @@ class Phase:
     channel: str
     request: Callable[[RunState, Context], Request[Any]]
     fold: Callable[[RunState, Batch[Any], Context], RunState]
-    start: Callable[[RunState, Context], Any] | None = None
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL

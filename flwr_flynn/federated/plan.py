@@ -39,7 +39,6 @@ from flwr_flynn.federated.phases import (
     selection,
 )
 from flwr_flynn.federated.protocol import TRAIN
-from flwr_flynn.federated.run_spec import Secure
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
@@ -50,7 +49,7 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     else:
         entries = _entries(options)
     plan = [phase for phase, is_included in entries if is_included]
-    if isinstance(options.run_spec.mode, Secure) and options.purpose == "train":
+    if options.run_spec.is_secure and options.purpose == "train":
         clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]
         if clear:
             raise ConfigError("phases", "phases of secure sums alone on the train channel", ", ".join(clear))
@@ -63,7 +62,7 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     """All phases that a run can have, in order, each with True where this run has it."""
-    is_secure, is_planned = isinstance(options.run_spec.mode, Secure), options.plan is not None
+    is_secure, is_planned = options.run_spec.is_secure, options.plan is not None
     before = [
         *((phase, is_planned) for phase in (secure_columns.BINS if is_secure else [columns.COLUMNS])),
         (columns.ALIGNED_COLUMNS, is_planned and options.align),

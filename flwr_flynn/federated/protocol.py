@@ -116,7 +116,7 @@ def _integer(field: str, value: Any, least: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One party's reply as it arrived. Only `cid` is the transport's word; all else is the party's."""
+    """One party's reply as it arrived. Only `cid` is set by the transport; all other fields are untrusted."""
 
     cid: str  # the sender's node id
     tensors: Sequence[bytes]  # arrays as `numpy.save` writes them

@@ -1,13 +1,15 @@
 """Requests: the announcement of a phase, its answer at a party, and its check at the server.
 
-A new phase takes one module: a `LayoutRequest` decorated with `register`, by whose phase name parties find it, and a
+A new phase takes one module: a `Request` decorated with `register`, by whose phase name parties find it, and a
 `Phase`.
 """
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -30,11 +32,9 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
     key,
-    refusing,
 )
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import RunSpec, Secure, check_bound
-from flwr_flynn.federated.statistics import S
+from flwr_flynn.federated.run_spec import RunSpec
 
 ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with its masks."""
@@ -42,11 +42,20 @@ ENTRY_BYTES = 64
 _PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is packed
 
 
+S = TypeVar("S")  # a statistic: a value of the party's samples that adds, exactly
+
+
 class Request(ABC, Generic[S]):
-    """Announcement of one phase. `from_config` and `compute` run at a party, the other methods at the server."""
+    """Announcement of one phase: a request for integers, in clear or, with a `bound`, in a secure sum.
+
+    `fields` declares the integers. Their packing, their checks, the vector of a secure sum, its length and its memory
+    follow from that; `check` has the rules that are special to a phase. `from_config` and `compute` run at a party,
+    the other methods at the server.
+    """
 
     phase: ClassVar[str]  # its name, on the wire as well
     channel: ClassVar[str] = TRAIN
+    is_withdrawal: ClassVar[bool] = False  # True if only parties that leave the federation answer
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:
@@ -57,35 +66,104 @@ class Request(ABC, Generic[S]):
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> Request[S]:
         """The request that a server announced; a `PayloadError` if it is malformed or beyond the party's limits."""
 
-    @classmethod
-    def channel_of(cls, entries: Mapping[str, Any]) -> str:
-        """The channel of a request with these entries."""
-        return cls.channel
+    @abstractmethod
+    def fields(self, sizes: Sizes) -> list[Field]:
+        """The integers of an answer about samples of these sizes."""
+
+    @abstractmethod
+    def measured(self, party: SampleAccess) -> tuple[S, int]:
+        """The party's statistic, and the number of examples that goes with it in clear."""
+
+    @abstractmethod
+    def parts(self, statistic: S) -> list[Array]:
+        """The integers of each field."""
+
+    @abstractmethod
+    def of_parts(self, parts: list[Array], n_parties: int) -> S:
+        """The statistic with these integers, within their bounds, of so many parties; an error if there is none."""
 
     def arrays(self) -> list[Array]:
         """Arrays that go along with the config entries."""
         return []
 
+    def check(self, statistic: S, sizes: Sizes) -> None:
+        """Raise a `PayloadError` unless an answer in clear is about samples of these sizes."""
+        return
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        """Samples that an answer in clear is about, checked: by default all that are counted of the sender."""
+        sizes = counted_sizes(member, self.phase)
+        if reply.announced != (n_counted := sum(sizes.tolist())):
+            raise PayloadError(self.phase, f"{n_counted} examples as counted", reply.announced)
+        return Sizes(sizes, n_counted)
+
+    @property
+    def bound(self) -> int | None:
+        """The bound of the secure sum; None in clear."""
+        return None
+
+    @classmethod
+    def channel_of(cls, entries: Mapping[str, Any]) -> str:
+        """The channel of a request with these entries."""
+        return TRAIN if key("bound") in entries else cls.channel
+
     @property
     def discloses(self) -> str:
         """Kind of disclosure: `EXACT`, `NOISY`, `SECURE`, `RESULTS` or `NOTHING`."""
-        return EXACT
+        return EXACT if self.bound is None else SECURE
 
     @property
-    def is_withdrawal(self) -> bool:
-        """True if only parties that leave the federation answer."""
-        return False
+    def layout(self) -> list[Field]:
+        """The integers of an answer, with their bounds at one party in a secure sum; in clear the bounds are 0."""
+        bound = self.bound or 0
+        return [field.capped(largest_sum(bound)) for field in self.fields(Sizes(bound, bound))]
 
-    @abstractmethod
+    @property
+    def largest(self) -> int:
+        """The largest integer of one party in clear. Default: a 1024th of int64, so that 1024 parties fit."""
+        return (2**63 - 1) // 1024
+
+    @property
+    def n_entries(self) -> int:
+        """Entries of the vector of a secure sum."""
+        return n_entries(self.layout, self.bound or 2)
+
+    @property
+    def zero(self) -> S:
+        """The statistic of no samples."""
+        return self.of_parts([np.zeros(field.shape, np.int64) for field in self.layout], 0)
+
+    @property
+    def start(self) -> S:
+        """The total before any answer."""
+        return self.zero
+
     def compute(self, party: SampleAccess) -> Answer:
         """The party's answer. An error is a refusal: its text travels to the server and holds no value of the data."""
+        if self.bound is not None:
+            party.mask(self.bound, None)
+            party.check_memory(ENTRY_BYTES * self.n_entries, f"a secure sum of {self.n_entries} integers")
+        else:
+            n_integers = sum(field.size for field in self.layout)
+            party.check_memory(_PACKED_BYTES * n_integers, f"an answer of {n_integers} integers")
+        return self.answer(*self.measured(party))
 
-    @abstractmethod
+    def answer(self, statistic: S, n_examples: int) -> Answer:
+        """The answer with a statistic, of so many samples."""
+        if self.bound is None:
+            return Answer(to_arrays(self.layout, self.parts(statistic)), n_examples)
+        return Answer([to_vector(self.layout, self.parts(statistic), self.bound)], NOISY_EXAMPLES)
+
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:
         """The statistic in a reply; None without samples, a `PayloadError` if anything of the reply is wrong.
 
         `member` is the sender as the run knows it, with its class sizes; None if its counts are not in the sum.
         """
+        sizes = self.sizes_of(reply, member)
+        parts = of_arrays(arrays, [field.capped(self.largest) for field in self.fields(sizes)])
+        statistic = self.of_parts(parts, 1)
+        self.check(statistic, sizes)
+        return statistic
 
     def sizes(self, statistic: S) -> npt.NDArray[np.int64] | None:
         """(L,) samples of each class in a statistic; None where they are hidden."""
@@ -114,102 +192,8 @@ class Request(ABC, Generic[S]):
 
     def add(self, total: S, statistic: S) -> S:
         """The total with one more statistic."""
-        return total + statistic
-
-
-class LayoutRequest(Request[S]):
-    """A request for integers, in clear or, with a `bound`, in a secure sum over the train channel.
-
-    `fields` declares the integers. Their packing, their checks, the vector of a secure sum, its length and its memory
-    follow from that; `check` has the rules that are special to a phase.
-    """
-
-    @property
-    def bound(self) -> int | None:
-        """The bound of the secure sum; None in clear."""
-        return None
-
-    @abstractmethod
-    def fields(self, sizes: Sizes) -> list[Field]:
-        """The integers of an answer about samples of these sizes."""
-
-    @abstractmethod
-    def measured(self, party: SampleAccess) -> tuple[S, int]:
-        """The party's statistic, and the number of examples that goes with it in clear."""
-
-    @abstractmethod
-    def parts(self, statistic: S) -> list[Array]:
-        """The integers of each field."""
-
-    @abstractmethod
-    def of_parts(self, parts: list[Array], n_parties: int) -> S:
-        """The statistic with these integers, within their bounds, of so many parties; an error if there is none."""
-
-    def check(self, statistic: S, sizes: Sizes) -> None:
-        """Raise a `PayloadError` unless an answer in clear is about samples of these sizes."""
-        return
-
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        """Samples that an answer in clear is about, checked: by default all that are counted of the sender."""
-        sizes = counted_sizes(member, self.phase)
-        if reply.announced != (n_counted := sum(sizes.tolist())):
-            raise PayloadError(self.phase, f"{n_counted} examples as counted", reply.announced)
-        return Sizes(sizes, n_counted)
-
-    @classmethod
-    def channel_of(cls, entries: Mapping[str, Any]) -> str:
-        return TRAIN if key("bound") in entries else cls.channel
-
-    @property
-    def discloses(self) -> str:
-        return EXACT if self.bound is None else SECURE
-
-    @property
-    def layout(self) -> list[Field]:
-        """The integers of an answer, with their bounds at one party in a secure sum; in clear the bounds are 0."""
-        bound = self.bound or 0
-        return [field.capped(largest_sum(bound)) for field in self.fields(Sizes(bound, bound))]
-
-    @property
-    def largest(self) -> int:
-        """The largest integer of one party in clear: by default so that no party leaves the sum without room."""
-        return (2**63 - 1) // 1024
-
-    @property
-    def n_entries(self) -> int:
-        """Entries of the vector of a secure sum."""
-        return n_entries(self.layout, self.bound or 2)
-
-    @property
-    def zero(self) -> S:
-        """The statistic of no samples."""
-        return self.of_parts([np.zeros(field.shape, np.int64) for field in self.layout], 0)
-
-    def compute(self, party: SampleAccess) -> Answer:
-        if self.bound is not None:
-            party.mask(Secure(self.bound))
-            party.check_memory(ENTRY_BYTES * self.n_entries, f"a secure sum of {self.n_entries} integers")
-        else:
-            n_integers = sum(field.size for field in self.layout)
-            party.check_memory(_PACKED_BYTES * n_integers, f"an answer of {n_integers} integers")
-        return self.answer(*self.measured(party))
-
-    def answer(self, statistic: S, n_examples: int) -> Answer:
-        """The answer with a statistic, of so many samples."""
-        if self.bound is None:
-            return Answer(self.packed(statistic), n_examples)
-        return Answer([to_vector(self.layout, self.parts(statistic), self.bound)], NOISY_EXAMPLES)
-
-    def packed(self, statistic: S) -> list[Array]:
-        """The arrays of an answer in clear."""
-        return to_arrays(self.layout, self.parts(statistic))
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:
-        sizes = self.sizes_of(reply, member)
-        parts = of_arrays(arrays, [field.capped(self.largest) for field in self.fields(sizes)])
-        statistic = self.of_parts(parts, 1)
-        self.check(statistic, sizes)
-        return statistic
+        added: S = operator.add(total, statistic)
+        return added
 
     def summed(self, replies: Sequence[Reply]) -> S:
         """The sum of the parties' statistics from copies of the mean of their vectors."""
@@ -227,7 +211,8 @@ class LayoutRequest(Request[S]):
         return self.of_parts(of_vector(self.layout, total.astype(np.int64), bound, n), n)
 
 
-class RunRequest(LayoutRequest[S]):
+@dataclass(frozen=True)
+class RunRequest(Request[S]):
     """A request about the party's samples as the specs of a run hash them."""
 
     run: RunSpec
@@ -239,22 +224,21 @@ class RunRequest(LayoutRequest[S]):
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
 
+    @property
+    def discloses(self) -> str:
+        return self.disclosure(self.run)
+
     @classmethod
-    def admitted(cls, config: Config, party: SampleAccess) -> RunSpec:
+    def disclosure(cls, run: RunSpec) -> str:
+        """Kind of disclosure by the answer to such a request of a run."""
+        return SECURE if run.is_secure else EXACT
+
+    @classmethod
+    def admitted(cls, config: Config, party: SampleAccess, discloses: str | None = None) -> RunSpec:
         """The run that a server announced, if the party answers such a request, has the memory and draws its rows."""
         run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
+        party.check_run(run, config, cls.phase, discloses or cls.disclosure(run), cls.is_withdrawal)
         return run
-
-
-def announced_bound(config: Config, required: bool = False) -> int | None:
-    """The bound of the secure sum that a request is for; None in clear, which is refused if it is `required`."""
-    if "bound" not in config and not required:
-        return None
-    bound = config.json("bound", 20)
-    with refusing(key("bound")):
-        check_bound(bound)
-    return int(bound)
 
 
 def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError
 
 NO_REPLY = "no reply"
-_LISTED = 20  # parties named in an error message
 
 Identify = Callable[[str], str]
 """The SHA-256 of the public key of the node with this id, or "" where it is not known."""
@@ -74,10 +74,10 @@ class Roster:
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
         self._twins: dict[tuple[str, tuple[str, ...]], str] = {}  # node ids by name and SHA-256 of the counts
-        self._places: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
+        self._indices: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
         for index, member in enumerate(self.before):
             for kind in ("node", "key", "name"):
-                self._places.setdefault((kind, getattr(member, kind)), []).append(index)
+                self._indices.setdefault((kind, getattr(member, kind)), []).append(index)
 
     @property
     def counted(self) -> list[Member]:
@@ -117,8 +117,8 @@ class Roster:
         The name is by default the one that the node gave before.
         """
         key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
-        sure = {*self._places.get(("node", cid), ()), *(self._places.get(("key", key), ()) if key else ())}
-        return sorted(sure) or (self._places.get(("name", name), []) if name else [])
+        sure = {*self._indices.get(("node", cid), ()), *(self._indices.get(("key", key), ()) if key else ())}
+        return sorted(sure) or (self._indices.get(("name", name), []) if name else [])
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
         """The node id of a counted party with this name and these counts: a node that restarted under a new id."""
@@ -161,10 +161,7 @@ class Roster:
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
-        shown = [f"{name} ({reason})" for name, reason in missing.items()]
-        if len(shown) > _LISTED:
-            shown[_LISTED:] = [f"and {len(shown) - _LISTED} more"]
-        who = ", ".join(shown) or "nobody else was asked; too few parties were connected"
+        who = missing_text(missing) or "nobody else was asked; too few parties were connected"
         text = f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}"
         raise AggregationError(text, len(self._counted), min_parties, missing)
 
@@ -192,6 +189,11 @@ class Roster:
             if self._names.get(cid):
                 cids.setdefault(self._names[cid], []).append(cid)
         return {name: group for name, group in cids.items() if len(group) > 1}
+
+
+def missing_text(missing: Mapping[str, str]) -> str:
+    """Names of at most 20 missing parties with the reasons, and the number of the others."""
+    return listed([f"{name} ({reason})" for name, reason in missing.items()], 20)
 
 
 @dataclass(frozen=True)

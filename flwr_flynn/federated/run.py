@@ -25,12 +25,11 @@ from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
-from flwr_flynn.federated.request import LayoutRequest, Request
-from flwr_flynn.federated.roster import Failures, Member, Roster, clean
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure, check_room
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.roster import Failures, Member, Roster, clean, missing_text
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 Figures = Callable[[list[Reply]], Mapping[str, Any]]
 """A user's function of the replies that passed."""
@@ -151,7 +150,7 @@ class Run:
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
-        request = phase.request(self.state, self._context())
+        request = self._request(phase)
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         if (channel := request.channel_of(ours)) != phase.channel:
             raise ConfigError("channel", f"{channel} for phase {phase.name}, as its request has it", phase.channel)
@@ -168,7 +167,7 @@ class Run:
     def n_secure_entries(self) -> int:
         """Entries of the vector that the last request asks for, by a secure sum; 0 for any other request."""
         request = None if self._asked is None else self._asked.request
-        return request.n_entries if isinstance(request, LayoutRequest) and request.bound is not None else 0
+        return 0 if request is None or request.bound is None else request.n_entries
 
     def receive(self, replies: Sequence[Reply], drops_arrays: bool = False) -> None:
         """Check some replies to the last request and add up those that pass, for a later `complete`.
@@ -232,7 +231,7 @@ class Run:
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
-            self._go_on(phase, batch, missing, names)
+            self._go_on(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
@@ -244,7 +243,7 @@ class Run:
             return max(1, int(self.options.min_parties * (self.options.fraction_evaluate or 1.0)))
         return self.options.min_parties if phase.audience == COUNTED else 0
 
-    def _go_on(self, phase: Phase, batch: Batch[Any], missing: dict[str, str], names: dict[str, str]) -> None:
+    def _go_on(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         if phase.is_counting:
             if not batch.passed:
                 return
@@ -252,19 +251,16 @@ class Run:
             self.state = self.state.without(later)
             for name in later:
                 self.rosters.pop(name, None)
-        self.state = phase.fold(self.state, batch, self._context(missing, names))
+        self.state = phase.fold(self.state, batch, context)
 
     def _start(self, phase: Phase, request: Request[Any]) -> Any:
         """The total of a phase before any answer."""
         if phase.is_counting and phase.name in self.state.results:
             return self.state.results[phase.name]
-        if phase.start is not None:
-            return phase.start(self.state, self._context())
-        assert isinstance(request, LayoutRequest)
-        return request.zero
+        return request.start
 
-    def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
-        return Context(self.options, self.counted, missing or {}, names or {})
+    def _request(self, phase: Phase) -> Request[Any]:
+        return phase.request(self.state, Context(self.options, self.counted))
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; one of its own for every exchange of the evaluate channel."""
@@ -299,24 +295,25 @@ class Run:
         phase = self.phase(channel)
         if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
             return
-        total = self._start(phase, phase.request(self.state, self._context()))
-        self.state = phase.fold(self.state, Batch(total), self._context())
+        request = self._request(phase)
+        context = Context(self.options, self.counted, request=request)
+        self.state = phase.fold(self.state, Batch(request.start), context)
 
     def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
-        mode = self.state.run_spec.mode
-        if not isinstance(mode, Secure) or phase.channel != TRAIN:
+        bound = self.state.run_spec.bound
+        if bound is None or phase.channel != TRAIN:
             return cids
-        place = self.phases.index(phase)
-        earlier = self.rosters.get(self.phases[place - 1].name) if place and not phase.is_counting else None
+        index = self.phases.index(phase)
+        earlier = self.rosters.get(self.phases[index - 1].name) if index and not phase.is_counting else None
         if earlier and phase.audience != COUNTED:  # a party in one of two such sums would be their difference
-            reason = f"not asked, as it is not in the sum of {self.phases[place - 1].name}"
+            reason = f"not asked, as it is not in the sum of {self.phases[index - 1].name}"
             self._unasked = {cid: reason for cid in cids if cid not in earlier}
             cids = [cid for cid in cids if cid in earlier]
         if len(cids) < LEAST_PARTIES:
             for cid in cids:
                 self._roster(phase).fail(cid, "not asked: too few are left for a secure sum")
             return []
-        check_room(len(cids), mode.bound)
+        check_room(len(cids), bound)
         return cids
 
     @property
@@ -330,8 +327,7 @@ class Run:
         if not self.is_specified:
             due = "" if self.due is None else self.due.name
             missing = self.rosters[due].missing if due in self.rosters else {}
-            listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
-            who = listed or "nobody was asked; too few parties were connected"
+            who = missing_text(missing) or "nobody was asked; too few parties were connected"
             text = f"no party was asked to count, phase {due} is not done; missing: {who}"
             raise AggregationError(text, 0, self.options.min_parties, missing)
 
@@ -342,7 +338,7 @@ class Run:
         if "counts" in self.state.results or self.counting is None:
             totals: CountsOfSpecs = self.state.results["counts"]
         else:
-            totals = self._start(self.counting, self.counting.request(self.state, self._context()))
+            totals = self._request(self.counting).start
         return totals
 
     @property
@@ -365,7 +361,8 @@ class Run:
         if self.counting is not None:
             self.counted.require(self.needed)
         if self._model is None or self._model[0] is not self.state:
-            self._model = self.state, model_of(self.state, self.options)
+            model = FlyNNClassifier.from_model(model_of(self.state, self.options))
+            self._model = self.state, model
         return self._model[1]
 
     def federation(self, run: str) -> Federation:

@@ -37,54 +37,6 @@ MAX_CHARS = 2**24
 """Characters of specs, of a class list and of names of features in a request, each: a second of parsing at most."""
 
 
-@dataclass(frozen=True)
-class Plain:
-    """Exact counts, in clear."""
-
-    name = "plain"
-
-
-@dataclass(frozen=True)
-class Noisy:
-    """Counts with the noise of a mechanism, in clear. A share of noise (`n_honest`) would protect in a sum only."""
-
-    mechanism: Mechanism
-
-    name = "noisy"
-
-    def __post_init__(self) -> None:
-        if _checked_mechanism(self.mechanism).is_share:
-            raise ConfigError("mechanism", "one without n_honest in mode noisy", repr(self.mechanism))
-
-
-@dataclass(frozen=True)
-class Secure:
-    """Statistics of which the server learns the sum alone.
-
-    `bound` is a power of two from 2 to 2**29 that no count exceeds; a `mechanism` has `n_honest`, so that each party
-    adds a share of one noise.
-    """
-
-    bound: int
-    mechanism: Mechanism | None = None
-
-    name = "secure"
-
-    def __post_init__(self) -> None:
-        check_bound(self.bound)
-        if self.mechanism is not None and not _checked_mechanism(self.mechanism).is_share:
-            raise ConfigError("mechanism", "GaussianCounts with n_honest in mode secure", repr(self.mechanism))
-
-
-def _checked_mechanism(mechanism: Any) -> Mechanism:
-    if not isinstance(mechanism, Mechanism):
-        raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(mechanism).__name__)
-    return mechanism
-
-
-Mode = Plain | Noisy | Secure
-
-
 def check_bound(bound: Any) -> None:
     """Raise a `ConfigError` unless `bound` can be the bound of a secure sum."""
     if type(bound) is not int or not 2 <= bound <= LARGEST_BOUND or bound & (bound - 1):
@@ -109,22 +61,21 @@ def room(bound: int) -> int:
     return (MODULUS - 1) // (2 * bound)
 
 
-def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
-    """The mode of a run with this mechanism, or none, and this bound of a secure sum, or none."""
-    if bound is not None:
-        return Secure(bound, mechanism)
-    return Plain() if mechanism is None else Noisy(mechanism)
-
-
 @dataclass(frozen=True)
 class RunSpec:
-    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`."""
+    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`.
+
+    Counts are exact without a `mechanism`, and travel in clear without a `bound`. With a bound, a power of two from 2
+    to 2**29 that no count exceeds, the server learns sums alone; a mechanism then has `n_honest`, so that each party
+    adds a share of one noise.
+    """
 
     specs: Sequence[HashSpec]  # or one; several of the same `n_features`, without a mechanism, are to be selected from
     classes: Sequence[Label]  # all different; class l is row l of the counts
-    mode: Mode = Plain()  # a mechanism must be for the spec's `hash_nnz` and for as many classes
+    mechanism: Mechanism | None = None  # for the spec's `hash_nnz` and for as many classes
+    bound: int | None = None
     feature_names: Sequence[str] | None = None
-    n_aligned: int = 0  # the last so many specs are of samples that each party aligns; only in mode `Plain`
+    n_aligned: int = 0  # the last so many specs are of samples that each party aligns; only in mode plain
     reference: Reference | None = None  # what they are aligned to, where there are any
 
     def __post_init__(self) -> None:
@@ -135,20 +86,30 @@ class RunSpec:
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
             object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
-        if not isinstance(self.mode, Mode):
-            raise ConfigError("mode", "Plain, Noisy or Secure", type(self.mode).__name__)
-        if len(self.specs) > 1 and self.mechanism is not None:
-            raise ConfigError("spec", "one with a mechanism", len(self.specs))
-        integer("n_aligned", self.n_aligned, least=0, most=len(self.specs) if isinstance(self.mode, Plain) else 0)
+        if self.bound is not None:
+            check_bound(self.bound)
+        self._check_mechanism()
+        integer("n_aligned", self.n_aligned, least=0, most=len(self.specs) if self.is_plain else 0)
         if (self.reference is None) != (self.n_aligned == 0):
             raise ConfigError("reference", "one with aligned specs alone", type(self.reference).__name__)
         shape = (self.n_classes, self.spec.n_features)
         if self.reference is not None and (self.reference.n_classes, self.reference.n_features) != shape:
             raise ConfigError("reference", f"{shape[0]} classes and {shape[1]} features", "another number")
-        if self.mechanism is not None:
-            for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
-                if getattr(self.mechanism, name) != needed:
-                    raise ConfigError("mechanism", f"{name} {needed}", getattr(self.mechanism, name))
+
+    def _check_mechanism(self) -> None:
+        mechanism: Any = self.mechanism
+        if mechanism is None:
+            return
+        if not isinstance(mechanism, Mechanism):
+            raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(mechanism).__name__)
+        if mechanism.is_share != self.is_secure:  # in clear a share of the noise would not protect
+            expected = "GaussianCounts with n_honest" if self.is_secure else "one without n_honest"
+            raise ConfigError("mechanism", f"{expected} in mode {self.mode}", repr(mechanism))
+        if len(self.specs) > 1:
+            raise ConfigError("spec", "one with a mechanism", len(self.specs))
+        for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
+            if getattr(mechanism, name) != needed:
+                raise ConfigError("mechanism", f"{name} {needed}", getattr(mechanism, name))
 
     @property
     def n_classes(self) -> int:
@@ -156,19 +117,24 @@ class RunSpec:
         return len(self.classes)
 
     @property
-    def mechanism(self) -> Mechanism | None:
-        """The mode's mechanism."""
-        return None if isinstance(self.mode, Plain) else self.mode.mechanism
+    def mode(self) -> str:
+        """Plain, noisy or secure."""
+        return "secure" if self.is_secure else "plain" if self.mechanism is None else "noisy"
+
+    @property
+    def is_plain(self) -> bool:
+        """True for exact counts in clear."""
+        return self.mechanism is None and self.bound is None
+
+    @property
+    def is_secure(self) -> bool:
+        """True if the server learns sums alone."""
+        return self.bound is not None
 
     @property
     def guarantee(self) -> str | None:
-        """The promise of the mechanism, see `Mechanism.guarantee`."""
+        """The privacy guarantee of the mechanism, see `Mechanism.guarantee`."""
         return None if self.mechanism is None else self.mechanism.guarantee()
-
-    @property
-    def bound(self) -> int | None:
-        """The bound of a secure sum; None where counts travel in clear."""
-        return self.mode.bound if isinstance(self.mode, Secure) else None
 
     @property
     def spec(self) -> HashSpec:
@@ -200,7 +166,7 @@ class RunSpec:
         config: dict[str, str | bytes] = {
             key("specs"): deflated_specs(self.specs),
             key("classes"): json.dumps(self.classes),
-            key("mode"): self.mode.name,
+            key("mode"): self.mode,
         }
         if self.feature_names is not None:
             config[key("feature_names")] = json.dumps(self.feature_names)
@@ -222,11 +188,16 @@ class RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         with refusing():
             parsed, classes = announced_specs(config, "specs", MAX_SPECS), config.json("classes", MAX_CHARS)
+            mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if "mechanism" in config else None
+            bound = announced_bound(config) if "bound" in config else None
             alignment: tuple[Any, ...] = ()
             if "reference" in config:
                 shape = len(checked_classes(classes)), parsed[0].n_features
                 alignment = config.json("n_aligned", 20), announced_reference(config, *shape)
-            return cls(parsed, classes, _mode(config), announced_names(config), *alignment)
+            run = cls(parsed, classes, mechanism, bound, announced_names(config), *alignment)
+        if (mode := config.text("mode", 40)) != run.mode:
+            raise PayloadError(key("mode"), f"{run.mode} with this mechanism and bound", mode)
+        return run
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
         """Draw the rows, and refuse them unless the server drew the same."""
@@ -319,6 +290,14 @@ def _referred(specs: list[Any]) -> list[Any]:
     return out
 
 
+def announced_bound(config: Config) -> int:
+    """The bound of the secure sum that a request is for."""
+    bound = config.json("bound", 20)
+    with refusing(key("bound")):
+        check_bound(bound)
+    return int(bound)
+
+
 def announced_names(config: Config) -> tuple[str, ...] | None:
     """Names of features in the order of hashing, as a server announced them; None without any."""
     if "feature_names" not in config:
@@ -333,17 +312,6 @@ def announced_reference(config: Config, n_classes: int, n_features: int) -> Refe
     """The reference of an alignment that a server announced."""
     with refusing(key("reference")):
         return Reference(n_classes, n_features, config.entries.get(key("reference"), b""))
-
-
-def _mode(config: Config) -> Mode:
-    name = config.text("mode", 40)
-    if name == Plain.name:
-        return Plain()
-    if name not in (Noisy.name, Secure.name):
-        raise PayloadError(key("mode"), f"one of {Plain.name}, {Noisy.name}, {Secure.name}", name)
-    is_needed = name == Noisy.name or "mechanism" in config
-    mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if is_needed else None
-    return Secure(config.json("bound", 20), mechanism) if name == Secure.name else mode_of(mechanism, None)
 
 
 def _checked_specs(specs: Any, n_aligned: int) -> tuple[HashSpec, ...]:

@@ -21,7 +21,7 @@ from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import ExchangeResult, Run
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec, Secure
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -58,7 +58,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
     else:
         yield from ((INFO, line) for line in hash_lines(spec))
-    yield INFO, f"classes: {spec.n_classes}; counts: {spec.mode.name}; rule {options.rule}, decay {options.decay}"
+    yield INFO, f"classes: {spec.n_classes}; counts: {spec.mode}; rule {options.rule}, decay {options.decay}"
     waits = f"waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted"
     yield INFO, f"parties: {waits}; failures {'accepted' if options.accept_failures else 'not accepted'}"
     yield INFO, f"evaluation by the parties: {evaluated}"
@@ -100,14 +100,14 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
         yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
     if phase.is_counting:
         yield from _namesake_lines(run, result)
-    if isinstance(run.state.run_spec.mode, Secure) and phase.channel == TRAIN:
+    if run.state.run_spec.is_secure and phase.channel == TRAIN:
         yield from _difference_lines(run, result)
     following = "" if run.due is None else f"; next: {run.due.name}"
     yield INFO, f"{phase.name}: {_outcome(run, result)}{following}"
     found = run.state.results.get(phase.name)
     if isinstance(found, Columns):  # from which the hashes follow
-        if found.trouble:
-            yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {found.trouble}"
+        if found.fallback_reason:
+            yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {found.fallback_reason}"
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
     if isinstance(found, Evaluation):

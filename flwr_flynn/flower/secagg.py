@@ -39,18 +39,10 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import NO_REPLY, clean
-from flwr_flynn.federated.run_spec import (
-    LARGEST_BOUND,
-    LEAST_PARTIES,
-    MODULUS,
-    RunSpec,
-    Secure,
-    bound_for,
-    check_bound,
-    room,
-)
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, LEAST_PARTIES, MODULUS, bound_for, check_bound, room
 from flwr_flynn.flower.compat import Workflow
 from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.privacy import Mechanism
 
 _LEAST_THRESHOLD = 0.67
 _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
@@ -96,15 +88,15 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     return secaggplus_mod(message, context, count)
 
 
-def require_mask(run: RunSpec | Secure) -> None:
+def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
     """Refuse to send counts that would not be masked, or that SecAgg+ was not set up for."""
     masked = _masked.get()
     if masked is None:
         raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
-    bound, threshold = masked
-    if bound != run.bound:
-        raise PayloadError("secure sum", f"SecAgg+ with the announced bound, {run.bound}", bound)
-    sharing = None if run.mechanism is None else run.mechanism.n_honest
+    clipped, threshold = masked
+    if clipped != bound:
+        raise PayloadError("secure sum", f"SecAgg+ with the announced bound, {bound}", clipped)
+    sharing = None if mechanism is None else mechanism.n_honest
     if sharing is not None and sharing > threshold:
         expected = f"noise of at most {threshold} parties together (n_honest), as no more are certain to be in the sum"
         raise PayloadError("secure sum", expected, sharing)

@@ -241,7 +241,7 @@ def derive_specs(plan: HashPlan, columns: ColumnHistograms) -> tuple[tuple[HashS
     return _unscaled(plan).specs(), reason
 
 
-def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
+def placeholder_specs(plan: HashPlan) -> tuple[HashSpec, ...]:
     """Specs of the number and the sizes of the plan's; only what is learned of the columns may change."""
     if not plan.needs_columns:
         return plan.specs()
@@ -339,7 +339,7 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
 
 
 def typical_counts(array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str) -> tuple[float, float]:
-    """Typical count of a training sample at its active bits in its own class, and its value if labels meant nothing.
+    """Typical count of a training sample at its active bits in its own class, and its value under independent labels.
 
     Both are size-biased means, sum q ** 2 / sum q, of the counts q, (L, m), scaled by class as `rule` does. Random
     labels would make counts around the mean of all classes, with the variance of a Poisson variable. 0.0 without

@@ -28,14 +28,14 @@ _ADDED: tuple[float, ...] = tuple(0.5 / 4**k for k in range(5))  # samples added
 
 
 def log_frequencies(n_per_class: npt.ArrayLike) -> Scores:
-    """Logarithms of the frequencies of the classes, (L,), with `added_to` added to each class."""
-    sizes = np.asarray(n_per_class, np.float64) + added_to(n_per_class)
+    """Logarithms of the frequencies of the classes, (L,), with `smoothing` added to each class."""
+    sizes = np.asarray(n_per_class, np.float64) + smoothing(n_per_class)
     logs: Scores = np.log(sizes / sizes.sum())
     return logs
 
 
-def added_to(n_per_class: npt.ArrayLike) -> float:
-    """Amount that is added to the number of samples of each class, (L,): 1/2, 1/8 and so on to 1/512.
+def smoothing(n_per_class: npt.ArrayLike) -> float:
+    """Constant of additive (Lidstone) smoothing of the class sizes, (L,): 1/2, 1/8 and so on to 1/512.
 
     The one by which the labels are most likely, each left out in turn and foretold from the others, of those that
     are no less than one sample in n. It is small where no class is there only once: none has come as a surprise.
@@ -65,9 +65,9 @@ def own_prior(
     if len(y) < 2 or any(member.counts.noise for member in model.members):
         return None
     model = replace(model, refined=None)
-    left_out = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
-    if not left_out.all():
-        X, y = X[left_out], y[left_out]
+    subsample = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
+    if not subsample.all():
+        X, y = X[subsample], y[subsample]
     if len(y) < 2:
         return None
     try:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import integer
+from flwr_flynn._validation import integer, is_sha256
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -71,7 +72,7 @@ class ClassCounts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hash_nnz", integer("hash_nnz", self.hash_nnz, error=CountsError))
         rho, fingerprint = self.hash_nnz, self.spec_fingerprint
-        if not isinstance(fingerprint, str) or len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
+        if not is_sha256(fingerprint):
             raise CountsError("spec_fingerprint", "64 hexadecimal digits in lower case", fingerprint)
         if self.noise != ():
             self._set_noisy()
@@ -286,3 +287,61 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     n_edges = 0 if spec.edges is None else len(spec.edges[0])
     codes = spec.n_features * (10 * (2 * n_edges + 1) * spec.n_codes + n_edges * (n_edges + 32))
     return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves + codes
+
+
+@dataclass(frozen=True, eq=False)
+class CountsOfSpecs:
+    """Counts of the same samples, one part for each spec, in the run's order."""
+
+    parts: tuple[ClassCounts, ...]
+
+    def __add__(self, other: CountsOfSpecs) -> CountsOfSpecs:
+        return self._each(other, operator.add)
+
+    def __sub__(self, other: CountsOfSpecs) -> CountsOfSpecs:
+        return self._each(other, operator.sub)
+
+    def __eq__(self, other: object) -> bool:
+        return self.parts == other.parts if isinstance(other, CountsOfSpecs) else NotImplemented
+
+    @property
+    def sha256(self) -> tuple[str, ...]:
+        """SHA-256 of each part, in hexadecimal."""
+        return tuple(part.sha256() for part in self.parts)
+
+    def _each(self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]) -> CountsOfSpecs:
+        if len(self.parts) != len(other.parts):
+            raise CountsError("counts", f"{len(self.parts)} specs on both sides", len(other.parts))
+        return CountsOfSpecs(tuple(combine(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Tables of integers, such as confusion matrices, that add entry by entry, within int64."""
+
+    tables: tuple[npt.NDArray[np.int64], ...]
+
+    def __add__(self, other: Self) -> Self:
+        return self._combine(other, 1)
+
+    def __sub__(self, other: Self) -> Self:
+        return self._combine(other, -1)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tables):
+            return NotImplemented
+        return len(self.tables) == len(other.tables) and all(map(np.array_equal, self.tables, other.tables))
+
+    def _combine(self, other: Self, sign: int) -> Self:
+        shapes = [table.shape for table in self.tables], [table.shape for table in other.tables]
+        if shapes[0] != shapes[1]:
+            raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
+        sums = []
+        for first, second in zip(self.tables, other.tables, strict=True):
+            total = first + second if sign > 0 else first - second
+            # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
+            unlike = first ^ second if sign < 0 else ~(first ^ second)
+            if ((unlike & (first ^ total)) < 0).any():
+                raise CountsError("tables", "sums within int64", "larger ones")
+            sums.append(total)
+        return replace(self, tables=tuple(sums))

@@ -14,9 +14,6 @@ import numpy.typing as npt
 
 Confusion = npt.NDArray[np.int64]
 
-# The sum of the matrices of 32768 parties with so many samples each fits int64.
-_MAX_EXAMPLES = 2**48
-
 
 def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Confusion:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""

@@ -1,24 +1,7 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Arrays of format 10:
-
-==============  =====================================================================================================
-``header``      JSON, as bytes: format, classes, feature_names, guarantee, refined, aligned; members, each with spec,
-                fingerprint, rule, decay, temperature, weight and noise; and gram, null or specs, fingerprints,
-                temperature, share, accuracy and leverage
-``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
-                ``counts_1`` and so on
-``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
-                and so on
-``gram``       (m, L) weights of the Gram matrix in the narrowest signed type, and ``bias``, (L,) int64
-``prior``       (L,) float64 log frequencies, in a party's own copy that has them; all arrays above are then those of
-                the shared model
-``gain``        (d,) float64, and ``offset`` likewise, in a party's own copy of aligned samples that has an alignment
-``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
-``digest``      SHA-256 of the other arrays, 32 bytes
-==============  =====================================================================================================
-
-Files come from anybody: sizes are known, and known to fit, before anything is allocated.
+Its arrays are in ``docs/reference/file_formats.md``. Files come from anybody: sizes are known, and known to fit, before
+anything is allocated.
 """
 
 from __future__ import annotations
@@ -36,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import _files
-from flwr_flynn._validation import boolean
+from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -144,7 +127,7 @@ def _read_header(archive: zipfile.ZipFile, names: set[str], max_bytes: int) -> t
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
     if set(header) != _HEADER:
-        raise ModelFileError("header", ", ".join(sorted(_HEADER)), _first(sorted(header)))
+        raise ModelFileError("header", ", ".join(sorted(_HEADER)), listed([name[:40] for name in sorted(header)], 8))
     if not isinstance(header["members"], list):
         raise ModelFileError("members", "a list", type(header["members"]).__name__)
     return text, header
@@ -164,7 +147,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         own += ["gain", "offset"] if aligned and "gain" in names else []
         expected += own
         if len(archive.namelist()) != len(names) or names - {"extra"} != set(expected):
-            raise ModelFileError("arrays", _first(expected), _first(sorted(names)))
+            raise ModelFileError("arrays", listed(expected, 8), listed([name[:40] for name in sorted(names)], 8))
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
@@ -221,12 +204,6 @@ def _gram(
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
     figures = [values[name] for name in _GRAM_FIGURES]
     return GramScoring(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
-
-
-def _first(names: list[str]) -> str:
-    """The first of some names, and how many more there are: a header may declare any number."""
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(name[:40] for name in names[:8]) + more
 
 
 def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:

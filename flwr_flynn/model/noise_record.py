@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import boolean, integer, number
+from flwr_flynn._validation import boolean, integer, is_sha256, number
 from flwr_flynn.errors import CountsError
 
 _LARGEST_VARIANCE = 2.0**120
@@ -36,11 +36,9 @@ class Release:
     selected: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or len(self.name) != 64 or set(self.name) - set("0123456789abcdef"):
+        if not is_sha256(self.name):
             raise CountsError("release name", "64 hexadecimal digits in lower case", self.name)
-        variance = number("release variance", self.variance, most=_LARGEST_VARIANCE, error=CountsError)
-        if variance <= 0:
-            raise CountsError("release variance", "a number above 0", variance)
+        variance = number("release variance", self.variance, most=_LARGEST_VARIANCE, above=0, error=CountsError)
         integer("release times", self.times, -_LARGEST_TIMES, _LARGEST_TIMES, error=CountsError)
         if self.times == 0:
             raise CountsError("release times", "an integer other than 0", 0)

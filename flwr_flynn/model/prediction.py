@@ -140,7 +140,7 @@ class PredictionMixin:
         ----------
         y : (n,) array-like, optional
             Labels of samples that occur as often as those to come: class l gets (n_l + a) / (n + a L), with an a of
-            at most 1/2, see `model.class_prior.added_to`.
+            at most 1/2, see `model.class_prior.smoothing`.
         frequencies : (L,) array-like of float, optional
             Instead of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 

@@ -29,9 +29,8 @@ import numpy.typing as npt
 from numba import njit
 from sklearn.utils import gen_batches
 
-from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.leave_one_out import HELD
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.scoring import log_rates
@@ -124,38 +123,43 @@ def refined_scores(weights: Weights, active: Active) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class RefinementStatistic:
+class RefinementStatistic(Tables):
     """Gradient, loss and results on held-out samples of some samples. Adds exactly.
 
-    Parameters
-    ----------
-    gradient : tuple of (m, L) int64 arrays
-        For each member.
-    loss : int
-    held_out, correct, before : (L,) int64
-        Held-out samples of each class, those that the weights classify correctly, and those that the model without
-        refinement does; zeros where it was not asked for.
+    Its tables are the loss, (1,); held-out samples of each class, those that the weights classify correctly, and those
+    that the model without refinement does (zeros where it was not asked for), (L,) each; and for each member the
+    gradient, (m, L).
     """
-
-    gradient: tuple[Table, ...]
-    loss: int
-    held_out: Table
-    correct: Table
-    before: Table
 
     @classmethod
     def zeros(cls, shapes: Sequence[tuple[int, int]]) -> RefinementStatistic:
         """The statistic of no samples, for weights of these shapes."""
-        none = np.zeros(shapes[0][1], np.int64)
-        return cls(tuple(np.zeros(shape, np.int64) for shape in shapes), 0, none, none, none)
+        return cls(tuple(np.zeros(shape, np.int64) for shape in ((1,), *[(shapes[0][1],)] * 3, *shapes)))
 
-    def __add__(self, other: RefinementStatistic) -> RefinementStatistic:
-        if [each.shape for each in self.gradient] != [each.shape for each in other.gradient]:
-            shapes = [[each.shape for each in part.gradient] for part in (self, other)]
-            raise CountsError("gradient", f"arrays of shapes {shapes[0][:5]}", shapes[1][:5])
-        gradient = tuple(a + b for a, b in zip(self.gradient, other.gradient, strict=True))
-        tables = (self.held_out + other.held_out, self.correct + other.correct, self.before + other.before)
-        return RefinementStatistic(gradient, self.loss + other.loss, *tables)
+    @property
+    def loss(self) -> int:
+        """Loss of the samples that are not held out."""
+        return int(self.tables[0].item())
+
+    @property
+    def held_out(self) -> Table:
+        """Held-out samples of each class, (L,)."""
+        return self.tables[1]
+
+    @property
+    def correct(self) -> Table:
+        """Held-out samples that the weights classify correctly, (L,)."""
+        return self.tables[2]
+
+    @property
+    def before(self) -> Table:
+        """Held-out samples that the model without refinement classifies correctly, (L,)."""
+        return self.tables[3]
+
+    @property
+    def gradient(self) -> tuple[Table, ...]:
+        """Gradient of the weights of each member, (m, L) each."""
+        return self.tables[4:]
 
 
 def statistic_of(
@@ -164,8 +168,7 @@ def statistic_of(
     """The statistic of samples under these weights; `before` gives scores of the model without refinement."""
     n_classes = len(factors)
     total = RefinementStatistic.zeros([each.shape for each in weights])
-    loss = 0
-    sizes, correct, correct_before = np.zeros((3, n_classes), np.int64)
+    loss, sizes, correct, correct_before = total.tables[:4]
     for active, y, is_held_out in _split(batches, max(1, _SCORES // n_classes)):
         scores = refined_scores(weights, active)
         residuals = np.zeros(scores.shape, np.int64)
@@ -179,7 +182,7 @@ def statistic_of(
         if before is not None and len(true):
             scores = before([bits[is_held_out] for bits in active])
             correct_before += np.bincount(true[scores.argmax(axis=1) == true], minlength=n_classes)
-    return RefinementStatistic(total.gradient, loss, sizes, correct, correct_before)
+    return total
 
 
 def _split(batches: Iterable[Batch], most: int) -> Iterator[Batch]:

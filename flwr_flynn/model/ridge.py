@@ -24,6 +24,7 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn.hashing.philox import draw_signs
+from flwr_flynn.model.portable import dot
 
 Floats = npt.NDArray[np.float64]
 
@@ -173,23 +174,15 @@ def _multiply(a, b):  # type: ignore[no-untyped-def]
 def _orthonormalise(rows):  # type: ignore[no-untyped-def]
     """Make rows orthonormal, in their order; those that depend on the ones before become 0."""
     for j in range(rows.shape[0]):
-        before = np.sqrt(_dot(rows[j], rows[j]))
+        before = np.sqrt(dot(rows[j], rows[j]))
         for _ in range(2):
             for i in range(j):
-                c = _dot(rows[i], rows[j])
+                c = dot(rows[i], rows[j])
                 for k in range(rows.shape[1]):
                     rows[j, k] -= c * rows[i, k]
-        size = np.sqrt(_dot(rows[j], rows[j]))
+        size = np.sqrt(dot(rows[j], rows[j]))
         for k in range(rows.shape[1]):
             rows[j, k] = rows[j, k] / size if size > 1e-10 * before else 0.0
-
-
-@njit(nogil=True, cache=True)
-def _dot(a, b):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for k in range(len(a)):
-        total += a[k] * b[k]
-    return total
 
 
 @njit(nogil=True, cache=True)
@@ -198,7 +191,7 @@ def _project_out(rows, x):  # type: ignore[no-untyped-def]
     for c in range(x.shape[1]):
         column = x[:, c].copy()
         for j in range(rows.shape[0]):
-            along = _dot(rows[j], column)
+            along = dot(rows[j], column)
             for i in range(len(column)):
                 column[i] -= along * rows[j, i]
         x[:, c] = column

@@ -45,11 +45,10 @@ def fit_members(
     decay: str | float = "auto",
     n_jobs: int | None = None,
     max_members: int = 1,
-    kept_by: Any = None,
 ) -> tuple[tuple[ModelMember, ...], float | None]:
     """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
 
-    Of many samples some are left out, by the content of their rows in `kept_by`, by default X. Where none is
+    Of many samples some are left out, by the content of their rows. Where none is
     (`subsample.kept` may keep none of many equal ones), scorings have no temperature.
 
     Returns
@@ -58,45 +57,29 @@ def fit_members(
         The members, and the leave-one-out balanced accuracy of the best; None with nothing to choose.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
-    left_out = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
-    parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
-    candidates = [candidate_scorings(party.counts, rule, decay) for party in parties]
+    subsample = kept(X, y, n_per_class, N_LEFT_OUT)
+    batches, counts = [], []  # active bits and class indices of the subsample; and counts of all samples
+    for hasher in map(flynn_hash, specs):
+        batches.append((hasher.active(X if subsample.all() else X[subsample], n_jobs=n_jobs), y[subsample]))
+        counts.append(ClassCounts.from_active(hasher, *batches[-1], n_classes))
+        if not subsample.all():
+            counts[-1] += ClassCounts.from_data(hasher, X[~subsample], y[~subsample], n_classes, n_jobs=n_jobs)
+    candidates = [candidate_scorings(each, rule, decay) for each in counts]
     correct = [
-        leave_one_out_tables(party.counts, [party.batch], scorings, with_losses=False).correct
-        for party, scorings in zip(parties, candidates, strict=True)
+        leave_one_out_tables(each, [batch], scorings, with_losses=False).correct
+        for each, batch, scorings in zip(counts, batches, candidates, strict=True)
     ]
-    sizes = np.bincount(y[left_out], minlength=n_classes)
+    sizes = np.bincount(y[subsample], minlength=n_classes)
     members, choices = [], choose(correct, sizes, max_members)
-    is_choice = sum(map(len, candidates)) > 1 and left_out.any()
+    is_choice = sum(map(len, candidates)) > 1 and subsample.any()
     accuracy = mean_recall(correct[choices[0].spec][choices[0].scoring], sizes) if is_choice else None
     for choice in choices:
-        party, scoring = parties[choice.spec], candidates[choice.spec][choice.scoring]
-        if left_out.any():
-            losses = leave_one_out_tables(party.counts, [party.batch], [scoring]).log_losses
+        mine, scoring = counts[choice.spec], candidates[choice.spec][choice.scoring]
+        if subsample.any():
+            losses = leave_one_out_tables(mine, [batches[choice.spec]], [scoring]).log_losses
             scoring = replace(scoring, temperature=best_temperature(losses[0]))
-        members.append(ModelMember(specs[choice.spec], party.counts, scoring, choice.weight))
+        members.append(ModelMember(specs[choice.spec], mine, scoring, choice.weight))
     return tuple(members), accuracy
-
-
-class _Party:
-    """Counts of samples, and the active bits and class indices of those that are left out in turn."""
-
-    def __init__(
-        self,
-        spec: HashSpec,
-        X: Any,
-        y: npt.NDArray[np.int64],
-        left_out: npt.NDArray[np.bool_],
-        n_classes: int,
-        n_jobs: int | None,
-    ) -> None:
-        hasher = flynn_hash(spec)
-        all_of_them = bool(left_out.all())
-        active = hasher.active(X if all_of_them else X[left_out], n_jobs=n_jobs)
-        self.batch = active, y[left_out]
-        self.counts = ClassCounts.from_active(hasher, *self.batch, n_classes)
-        if not all_of_them:
-            self.counts += ClassCounts.from_data(hasher, X[~left_out], y[~left_out], n_classes, n_jobs=n_jobs)
 
 
 def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1) -> list[Choice]:

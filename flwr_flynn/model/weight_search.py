@@ -1,7 +1,7 @@
 """Search for the weights of a refined model, at the server, and the whole refinement of samples in one place.
 
 From the sum of the parties' `RefinementStatistic` the server computes the weights of the next round: L-BFGS with a
-diagonal start (`model.lbfgs`), and a search along its direction that takes a round for each length it tries. What is
+diagonal start (`descent`), and a search along its direction that takes a round for each length it tries. What is
 sent is rounded to multiples of `GRID`, which take half the bytes; what rounding takes away is added to the next step,
 so that small steps add up. Kept are the weights of the round with the best balanced accuracy on the held-out samples,
 the first among equals, if it is above that of the model without refinement.
@@ -9,7 +9,7 @@ the first among equals, if it is above that of the model without refinement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.lbfgs import Step, descent, is_low_enough, shorter
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.portable import dot
@@ -58,7 +57,7 @@ def refine(model: Model, X: Any, y: npt.NDArray[np.int64], n_rounds: int, n_jobs
         member.counts - part
         for member, part in zip(model.members, held_out_counts(hashers, len(model.classes), batches), strict=True)
     ]
-    unrefined = replace(model, members=taught(model.members, counts), refined=None)
+    unrefined = replace(model, members=without_validation_samples(model.members, counts), refined=None)
     search = Search.of(counts)
     for number in range(n_rounds):
         if search.is_done:
@@ -79,7 +78,9 @@ def held_out_counts(hashers: Sequence[FlyHash], n_classes: int, batches: Iterabl
     return totals
 
 
-def taught(members: Sequence[ModelMember], counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
+def without_validation_samples(
+    members: Sequence[ModelMember], counts: Sequence[ClassCounts]
+) -> tuple[ModelMember, ...]:
     """Members with other counts, those without the held-out samples, and with their temperatures."""
     pairs = zip(members, counts, strict=True)
     return tuple(replace(each, counts=part, scoring=each.calibrated) for each, part in pairs)
@@ -195,3 +196,50 @@ class Search:
 
 def _joined(arrays: Sequence[npt.NDArray[Any]]) -> Floats:
     return np.concatenate([each.ravel() for each in arrays]).astype(np.float64)
+
+
+# ---- L-BFGS (Nocedal & Wright, Numerical Optimization, 2006, section 7.2), the same bits on every machine: sums of
+# floats run in a fixed order, and products stand for powers, which are rounded differently from machine to machine
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of the search: differences of weights and gradients, (n,) float32 or float64, and 1 / their product."""
+
+    weights: npt.NDArray[Any]
+    gradient: npt.NDArray[Any]
+    inverse: float
+
+    @classmethod
+    def between(cls, weights: Floats, gradient: Floats, dtype: npt.DTypeLike = np.float64) -> list[Step]:
+        """The step with these differences in a list; an empty list where it tells of no curvature upwards."""
+        product = dot(weights, gradient)
+        return [cls(weights.astype(dtype), gradient.astype(dtype), 1 / product)] if product > 0 else []
+
+
+def descent(gradient: Floats, steps: Sequence[Step], solved: Callable[[Floats], Floats]) -> Floats:
+    """Direction, (n,): minus the gradient times an approximate inverse of the curvature.
+
+    `solved` multiplies vectors by the inverse of a rough curvature, to which the steps, the oldest first, add.
+    """
+    direction, shares = gradient.copy(), []
+    for step in reversed(steps):
+        shares.append(step.inverse * dot(step.weights, direction))
+        direction -= shares[-1] * step.gradient.astype(np.float64)
+    direction = solved(direction)
+    if steps:
+        last = steps[-1].gradient.astype(np.float64)
+        direction /= steps[-1].inverse * dot(last, solved(last))
+    for step, share in zip(steps, reversed(shares), strict=True):
+        direction += (share - step.inverse * dot(step.gradient, direction)) * step.weights.astype(np.float64)
+    return -direction
+
+
+def is_low_enough(change: float, slope: float, length: float) -> bool:
+    """True if the loss changed as a step of this length along a direction of this slope lets one expect (Armijo)."""
+    return change <= 1e-4 * length * slope
+
+
+def shorter(change: float, slope: float, length: float) -> float:
+    """Length to try instead: where a parabola through what is known has its minimum, from a tenth to half."""
+    return max(0.1 * length, min(0.5 * length, -slope * length * length / 2 / (change - slope * length)))

@@ -18,10 +18,9 @@ from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_budge
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
@@ -29,7 +28,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
-from tests.fakes import FakeGrid, counting, decode_release
+from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
 
@@ -154,7 +153,7 @@ LAPLACE = LaplaceCounts(1.0, hash_nnz=4, n_classes=10)
 
 
 def noisy(mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = None) -> RunSpec:
-    return RunSpec(RUN.spec, RUN.classes, Noisy(mechanism), names)
+    return RunSpec(RUN.spec, RUN.classes, mechanism, feature_names=names)
 
 
 PRIVATE = noisy()
@@ -255,7 +254,7 @@ NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
 def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bool = False) -> EvaluateIns:
-    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=tries)
+    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=tries)
     return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
 
 

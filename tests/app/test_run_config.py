@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.model.candidates import foreseen
+from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.privacy.ledger import Policy
 from tests.raising import raises
 
@@ -303,7 +303,7 @@ def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
     assert config.resolved().resolved() == config.resolved()
     plan = config.plan(8, 100, 3)
     assert plan == config.resolved().plan(8, 100, 3)
-    assert len(foreseen(plan)) == (6 if scaling == "auto" else 1)
+    assert len(placeholder_specs(plan)) == (6 if scaling == "auto" else 1)
 
 
 def test_effort_and_members_are_those_of_the_plan() -> None:
@@ -313,7 +313,7 @@ def test_effort_and_members_are_those_of_the_plan() -> None:
     for effort, members in (("quick", 1), ("default", 2), ("thorough", 2)):
         plan = RunConfig.parse({"effort": effort, "max-members": 2}).plan(8, 100, 3)
         assert (plan.effort, plan.most_members, plan.has_gram) == (effort, members, effort == "thorough")
-        sizes[effort] = [(spec.hash_dim, spec.hash_nnz) for spec in foreseen(plan)]
+        sizes[effort] = [(spec.hash_dim, spec.hash_nnz) for spec in placeholder_specs(plan)]
     assert sizes == {"quick": [(2**14, 64)], "default": [(2**15, 128)] * 6, "thorough": [(2**15, 128)] * 6}
     assert RunConfig(scaling="none", max_members=2).plan(8, 100, 3).most_members == 1
 

@@ -9,26 +9,26 @@ import numpy as np
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
-from flwr_flynn.federated.request import LayoutRequest, Request, RunRequest
+from flwr_flynn.federated.request import Request, RunRequest
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
+from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
 
 BOUND = 64
@@ -83,19 +83,17 @@ class Case:
     @property
     def zero(self) -> Any:
         """The statistic of no samples."""
-        return self.request.zero if isinstance(self.request, LayoutRequest) else self.of(SOME[:0])
+        return self.request.zero
 
     def shown(self, statistic: Any) -> Any:
         """A value that is equal for equal statistics."""
-        if isinstance(self.request, LayoutRequest):
-            return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
-        return statistic
+        return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
 CASES = {
     "columns": Case(_COLUMNS),
     # Of parties that no shift tells from the reference: alignment depends on the party, and has tests of its own.
-    "aligned columns": Case(AlignedColumnsRequest(_COLUMNS, _REFERENCE), subtracts=False),
+    "aligned columns": Case(replace(_COLUMNS, reference=_REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
     "withdraw": Case(WithdrawRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
@@ -105,22 +103,22 @@ CASES = {
     "gram": Case(GramRequest(RUN)),
     "gram evaluation": Case(GramEvaluationRequest(RUN, _FIT)),
     "evaluation": Case(
-        EvaluationRequest(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25), refined=_WEIGHTS), subtracts=True
+        evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25), refined=_WEIGHTS), subtracts=True
     ),
 }
 LAYOUTS = {name: case for name, case in CASES.items() if isinstance(case.request, RunRequest)}
 """Cases whose answers in clear follow from the layout alone."""
 
 
-def in_secret(request: Any) -> LayoutRequest[Any]:
+def in_secret(request: Any) -> Request[Any]:
     """The same request for a secure sum."""
-    return replace(request, run=replace(request.run, mode=Secure(BOUND)))  # type: ignore[no-any-return]
+    return replace(request, run=replace(request.run, bound=BOUND))  # type: ignore[no-any-return]
 
 
-SECURE: dict[str, LayoutRequest[Any]] = {
+SECURE: dict[str, Request[Any]] = {
     name: in_secret(case.request)
     for name, case in CASES.items()
-    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | AlignedColumnsRequest | WithdrawRequest)
+    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | WithdrawRequest)
 }
 _CUTS = (np.arange(8) << KEY_BITS) // 2
 SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)  # of which there is none in clear

@@ -42,7 +42,7 @@ def secretly(
     run = Run(RunOptions(**options | {"secure_bound": bound, "min_parties": 3}))
     given = {"secure": True, "evaluates": True, "min_examples": 1} | more
     parties = [
-        Party(Samples(*part.values()), PartyOptions(name=f"party-{i}", **given), lambda _: None)
+        Party(Samples(*part.values()), PartyOptions(name=f"party-{i}", **given), lambda *_: None)
         for i, part in enumerate(parts)
     ]
     for _ in range(run.num_rounds):

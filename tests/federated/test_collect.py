@@ -17,7 +17,7 @@ from flwr_flynn.federated.compression import pack
 from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import CountsOfSpecs
 from tests.fakes import HASHER, RUN, SPEC, counts_of, good_reply, points
 
 

@@ -15,7 +15,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.candidates import HashPlan, candidate_scorings, foreseen, suggest_decay
+from flwr_flynn.model.candidates import HashPlan, candidate_scorings, placeholder_specs, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.selection import fit_members
@@ -66,7 +66,7 @@ def test_sizes_follow_from_the_effort_alike(effort: str) -> None:
 @pytest.mark.parametrize("effort", ["default", "thorough"])
 @pytest.mark.parametrize("n_classes", [10, 64, 1000, 2**15])
 def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) -> None:
-    specs = foreseen(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
+    specs = placeholder_specs(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
     assert len(specs) == 6
     assert sum(memory_needed(spec, n_classes) for spec in specs) < PartyOptions().memory_limit
     assert all(spec.hash_nnz <= spec.hash_dim // 16 for spec in specs)

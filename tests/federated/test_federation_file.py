@@ -17,16 +17,15 @@ from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError, ModelFileError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive, main, summary
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, federation_of, points
 from tests.raising import raises
 
 COUNTS = {name: counts_of(*points(n, seed=n)) for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))}
@@ -36,7 +35,7 @@ MEMBERS = tuple(
 )
 READOUT = ScoringRule("balanced", 0.25, 0.5)
 TOTAL = COUNTS["Basel"] + COUNTS["Ulm"] + COUNTS["Bern"]
-FEDERATION = Federation(RUN, CountsOfSpecs((TOTAL,)), MEMBERS, (READOUT,))
+FEDERATION = federation_of(RUN, CountsOfSpecs((TOTAL,)), MEMBERS, (READOUT,))
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
@@ -62,19 +61,17 @@ def test_the_sums_of_several_specs_are_kept_before_the_selection(tmp_path: Path)
     parts = tuple(ClassCounts.from_data(FlyHash(spec), X, RUN.codes(y), 3) for spec in specs)
     totals = CountsOfSpecs(parts)
     member = Member("a", "1", sizes=tuple(parts[0].n_per_class.tolist()), sha256=totals.sha256)
-    made = Federation(RunSpec(specs, CLASSES), totals, [member], (READOUT,) * 2, (), "selection", 3)
+    made = federation_of(RunSpec(specs, CLASSES), totals, [member], (READOUT,) * 2, (), "selection", 3)
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert (loaded.run_spec, loaded.totals, loaded.members) == (made.run_spec, totals, (member,))
-    assert (loaded.is_selected, loaded.weights, loaded.max_members) == (False, (), 3)
-    assert loaded.scorings == (READOUT,) * 2
-    with raises(ModelFileError, field="totals"):
-        replace(made, totals=CountsOfSpecs(parts[:1]))
+    assert (loaded.is_selected, loaded.max_members) == (False, 3)
+    assert [each.scoring for each in loaded.model_.members] == [READOUT] * 2
+    for wrong in (made.model_.members[:1], made.model_.members[::-1]):
+        with raises(ModelFileError, field="model"):
+            replace(made, model_=replace(made.model_, members=wrong))
     with raises(ModelFileError, field="sha256"):
         replace(made, members=[replace(member, sha256=member.sha256[:1])])
-    for wrong in ({"scorings": [READOUT]}, {"weights": [1.0]}):
-        with raises(ModelFileError, field="scorings, weights"):
-            replace(made, **wrong)
 
 
 def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> None:
@@ -83,26 +80,29 @@ def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> No
     totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, RUN.codes(y), 3) for spec in specs))
     member = Member("a", "1", sizes=tuple(totals.parts[0].n_per_class.tolist()), sha256=totals.sha256)
     scorings = (READOUT, ScoringRule("balanced", 0.5, 2.0))
-    made = Federation(RunSpec(specs, CLASSES), totals, [member], scorings, (0.75, 0.25))
+    made = federation_of(RunSpec(specs, CLASSES), totals, [member], scorings, (0.75, 0.25))
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.scorings, loaded.weights, loaded.is_selected) == (scorings, (0.75, 0.25), True)
+    assert [each.scoring for each in loaded.model_.members] == list(scorings)
+    assert loaded.is_selected
     assert loaded.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
 
 PAIRS = learn_gram([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5)
 assert PAIRS is not None
+PAIRED = replace(FEDERATION.model_, gram=PAIRS)
 
 
 @pytest.mark.parametrize("phase", ["", "evaluation"])
 def test_the_gram_matrix_is_kept(phase: str, tmp_path: Path) -> None:
-    made = replace(FEDERATION, phase=phase, gram=PAIRS)
+    made = replace(FEDERATION, phase=phase, model_=PAIRED)
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert PAIRS is not None
-    assert loaded.gram is not None
-    assert (loaded.gram.sha256(), loaded.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
+    gram = loaded.model_.gram
+    assert gram is not None
+    assert (gram.sha256(), gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
     assert (loaded.run_spec, loaded.totals, loaded.members, loaded.phase) == (RUN, made.totals, made.members, phase)
     model = loaded.model.model_
     assert model.sha256() == made.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
@@ -114,9 +114,9 @@ def test_the_gram_matrix_is_kept(phase: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("phase", ["counts", "selection", "held-out", "gram", "gram evaluation", "one's own"])
 def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, tmp_path: Path) -> None:
     with raises(ModelFileError, field="phase"):
-        replace(FEDERATION, phase=phase, gram=PAIRS)
+        replace(FEDERATION, phase=phase, model_=PAIRED)
     path = tmp_path / "f.npz"
-    replace(FEDERATION, gram=PAIRS).save(path)
+    replace(FEDERATION, model_=PAIRED).save(path)
     with model_file.reading(path, 2**24) as (model, roster):
         model_file.write(path, model, extra={**roster, "phase": phase})
     with raises(ModelFileError, field="phase"):
@@ -126,30 +126,30 @@ def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 1.0)
     released = [SimulatedRelease(mechanism, seed).release(counts) for seed, counts in enumerate(COUNTS.values())]
-    run = RunSpec(SPEC, CLASSES, Noisy(mechanism))
+    run = RunSpec(SPEC, CLASSES, mechanism)
     members = [
         replace(member, sizes=None, sha256=(release.sha256(),))
         for member, release in zip(MEMBERS, released, strict=True)
     ]
     totals = CountsOfSpecs((released[0] + released[1] + released[2],))
-    Federation(run, totals, members, (READOUT,)).save(tmp_path / "f.npz")
+    federation_of(run, totals, members, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert (loaded.run_spec.mechanism, loaded.counts.noise) == (mechanism, totals.parts[0].noise)
     assert loaded.model.guarantee_ == mechanism.guarantee()
     for wrong in ((run, totals, members[:2]), (RUN, totals, members)):
         with raises(ModelFileError, field="roster"):
-            Federation(*wrong, (READOUT,))
+            federation_of(*wrong, (READOUT,))
 
 
 def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> None:
-    run = RunSpec(SPEC, CLASSES, Secure(256))
+    run = RunSpec(SPEC, CLASSES, bound=256)
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
-    Federation(run, FEDERATION.totals, hidden, (READOUT,)).save(tmp_path / "f.npz")
+    federation_of(run, FEDERATION.totals, hidden, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert loaded.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
-        Federation(run, FEDERATION.totals, MEMBERS, (READOUT,))
+        federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))
 
 
 def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_crash_while_saving_leaves_the_file_that_was(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
     with raises(WriteError, field="f.npz", errno=28):
-        Federation(RUN, CountsOfSpecs((ClassCounts.zeros(HASHER, 3),)), (), (READOUT,)).save(path)
+        federation_of(RUN, CountsOfSpecs((ClassCounts.zeros(HASHER, 3),)), (), (READOUT,)).save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
 

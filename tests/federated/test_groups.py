@@ -22,14 +22,14 @@ from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule, log_rates
 from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import federation_of
 from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, NAMES, TRAINING, Exchange, X, options_for, sha256, shares
 from tests.raising import raises
 
@@ -165,10 +165,10 @@ def test_the_groups_left_out_are_those_of_a_slow_search(liars: tuple[int, ...], 
         total += GroupedCounts(counts.parts, {Grouping(n_groups, SEED).of(str(cid)): counts})
     sums = {index: counts.parts[0] for index, counts in total.groups.items()}
     expected = min((searched(sums, start) for start in (set(sums), set())), key=lambda found: found[0])[1]
-    assert judge().spoilers(total) == expected
+    assert judge().harmful_groups(total) == expected
     # No order of the groups changes it.
     backwards = GroupedCounts(total.parts, dict(reversed(total.groups.items())))
-    assert judge().spoilers(backwards) == expected
+    assert judge().harmful_groups(backwards) == expected
 
 
 def test_liars_alone_in_their_groups_are_left_out() -> None:
@@ -195,7 +195,7 @@ def test_a_saved_sum_is_judged_with_the_groups_and_never_left_out() -> None:
     zero = no_counts(RunOptions(**options_for(SPEC)).run_spec)
     good, bad = (of(count(lying(part) if lies else part)) for part, lies in zip(parts(liars=()), (0, 1), strict=False))
     total = GroupedCounts((zero + good).parts) + GroupedCounts(bad.parts, {5: bad})
-    found = total.leaving_out(judge().spoilers(total))
+    found = total.leaving_out(judge().harmful_groups(total))
     assert CountsOfSpecs(found.parts) == good
 
 
@@ -332,7 +332,7 @@ def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
     columns = ColumnHistograms.from_data(X, np.searchsorted(NAMES, LABELS), 3)
     aligned = replace(run, n_aligned=1, reference=Reference.of(columns))
     member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
-    federation = Federation(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
+    federation = federation_of(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
     with raises(ConfigError, field="groups"):
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose="join"))
     RunOptions(**options_for(SPEC, federation=federation, purpose="join"))

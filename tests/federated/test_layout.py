@@ -93,7 +93,6 @@ def test_nothing_is_unpacked_before_all_arrays_have_their_form(index: int, monke
 def test_a_capped_field_keeps_its_smaller_bounds() -> None:
     assert FIELDS[0].capped(7).most == 7
     assert FIELDS[1].capped(7).most.tolist() == [5, 0, 7]  # type: ignore[union-attr]
-    assert Field("sums", (1,), 2**90, is_wide=True).capped(7).most == 2**90
 
 
 # ---- secure sums
@@ -104,7 +103,7 @@ def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], list[Field], int]:
     """The integers of some parties, and what is known of them."""
     bound = 2 ** draw(st.integers(1, 29))
     n_parties = draw(st.integers(1, min(room(bound), 5)))
-    large = st.sampled_from([bound, bound + 1, bound**2, largest_sum(bound), largest_sum(bound) + 1, 2**2000])
+    large = st.sampled_from([bound, bound + 1, min(bound**2, largest_sum(bound)), largest_sum(bound)])
     fields = st.builds(Field, st.just("sums"), st.sampled_from([(2,), (1, 3), (0, 2)]), large, is_signed=st.just(True))
     layout = draw(st.lists(fields, min_size=1, max_size=4))
     parties = []
@@ -113,7 +112,7 @@ def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], list[Field], int]:
         for field in layout:
             most = field.largest
             numbers = draw(st.lists(st.integers(-most, most), min_size=field.size, max_size=field.size))
-            parts.append(np.array(numbers, object if most >= 2**63 else np.int64).reshape(field.shape))
+            parts.append(np.array(numbers, np.int64).reshape(field.shape))
         parties.append(parts)
     return parties, layout, bound
 
@@ -129,7 +128,7 @@ def test_the_sum_of_vectors_is_the_vector_of_sums(given: tuple[list[list[np.ndar
         exact = sum(parts[i].astype(object) for parts in parties)
         assert part.shape == field.shape
         assert part.tolist() == exact.tolist()
-        assert part.dtype == (np.int64 if field.largest <= largest_sum(bound) else object)
+        assert part.dtype == np.int64
 
 
 def test_integers_beyond_what_was_agreed_do_not_leave() -> None:

@@ -22,7 +22,7 @@ from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config, Reply
 from flwr_flynn.federated.request import register, request_of
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import codes_of
-from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.counts import Tables
 from tests.federated.runs import (
     AUTO,
     DRIVERS,

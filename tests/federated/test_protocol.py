@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, Withd
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Config, Reply, key
-from flwr_flynn.federated.request import register, request_of
+from flwr_flynn.federated.request import Request, register, request_of
 from tests.raising import raises
 
 REQUESTS = {
@@ -39,6 +43,16 @@ def test_a_party_finds_a_request_by_the_name_of_its_phase(name: str) -> None:
     assert (kind, kind.phase) == (REQUESTS[name], name)
     assert kind.channel == (EVALUATE if name in ("selection", "evaluation") else TRAIN)
     assert phases.__name__ == "flwr_flynn.federated.phases"
+
+
+@pytest.mark.parametrize("module", ["flower.client", "federated.phases"])
+def test_a_party_s_process_knows_the_request_of_every_phase(module: str) -> None:
+    modules = [import_module(f"{phases.__name__}.{each.name}") for each in iter_modules(phases.__path__)]
+    kinds = [kind for each in modules for kind in vars(each).values() if isinstance(kind, type)]
+    names = {kind.phase for kind in kinds if issubclass(kind, Request) and "phase" in vars(kind)}
+    code = f"import flwr_flynn.{module}; from flwr_flynn.federated.request import _REQUESTS; print(*_REQUESTS, sep=',')"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert set(found.stdout.strip().split(",")) == names
 
 
 def test_a_joining_party_is_asked_as_in_a_new_federation() -> None:

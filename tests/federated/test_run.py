@@ -28,7 +28,19 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, SPEC, FakeGrid, Node, Proxy, counts_of, dealt, good_reply, manager, points
+from tests.fakes import (
+    CLASSES,
+    SPEC,
+    FakeGrid,
+    Node,
+    Proxy,
+    counts_of,
+    dealt,
+    federation_of,
+    good_reply,
+    manager,
+    points,
+)
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
@@ -328,7 +340,7 @@ def test_resuming_keeps_the_scoring_of_the_file_once_it_was_selected() -> None:
 
 # ---- members that join and leave
 
-NOBODY = Federation(
+NOBODY = federation_of(
     RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), (POOLED.scoring,)
 )
 
@@ -439,7 +451,9 @@ def test_nobody_leaves_twice_in_one_batch_or_several(batches: int) -> None:
 def test_two_that_stand_for_one_member_count_once() -> None:
     federation = joined(NOBODY, "a")
     run = Run(
-        RunOptions(SPEC, CLASSES, 1, federation=replace(federation, phase="selection", weights=()), purpose="resume")
+        RunOptions(
+            SPEC, CLASSES, 1, federation=replace(federation, phase="selection", is_selected=False), purpose="resume"
+        )
     )
     assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
     X, y = points(4, ord("a"))

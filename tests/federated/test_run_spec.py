@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config
-from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure, announced_names, mode_of
+from flwr_flynn.federated.run_spec import RunSpec, announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
@@ -47,12 +47,14 @@ def test_classes_make_the_round_trip(classes: list[str] | list[int]) -> None:
     assert [type(label) for label in run.classes] == [type(label) for label in classes]
 
 
-@pytest.mark.parametrize("mode", [Plain(), Noisy(NOISE), Secure(256), Secure(2, SHARE)], ids=repr)
-def test_every_mode_makes_the_round_trip(mode: Any) -> None:
-    run = RunSpec(SPEC, CLASSES, mode)
+@pytest.mark.parametrize(
+    ("mechanism", "bound", "mode"),
+    [(None, None, "plain"), (NOISE, None, "noisy"), (None, 256, "secure"), (SHARE, 2, "secure")],
+)
+def test_every_mode_makes_the_round_trip(mechanism: Any, bound: Any, mode: str) -> None:
+    run = RunSpec(SPEC, CLASSES, mechanism, bound)
     assert read(run) == run
-    assert run.mode == mode_of(run.mechanism, run.bound) == mode
-    assert run.mechanism is getattr(mode, "mechanism", None)
+    assert (run.mode, run.is_plain, run.is_secure) == (mode, mode == "plain", mode == "secure")
 
 
 def test_spec_and_feature_names_make_the_round_trip() -> None:
@@ -87,10 +89,10 @@ def test_several_specs_make_the_round_trip() -> None:
         ({"specs": [GRID[0]] * 2}, "spec", "1 duplicates"),
         ({"specs": [GRID[0], HashSpec(5, 10, 1, 1, 0)]}, "spec", "[4, 5]"),
         ({"specs": [GRID[0], 3]}, "spec", "a int"),
-        ({"specs": GRID, "mode": Secure(2, SHARE)}, "spec", "2"),
-        ({"mode": "clear"}, "mode", "str"),
-        ({"mode": Noisy(LaplaceCounts(1.0, hash_nnz=3, n_classes=4))}, "mechanism", "4"),
-        ({"mode": Noisy(LaplaceCounts(1.0, hash_nnz=5, n_classes=3))}, "mechanism", "5"),
+        ({"specs": GRID, "mechanism": SHARE, "bound": 2}, "spec", "2"),
+        ({"mechanism": "clear"}, "mechanism", "str"),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=4)}, "mechanism", "4"),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=5, n_classes=3)}, "mechanism", "5"),
         ({"feature_names": "abcd"}, "feature_names", "str"),
         ({"classes": []}, "classes", "nothing"),
     ],
@@ -102,10 +104,12 @@ def test_bad_runs_are_refused(change: dict[str, Any], field: str, got: str) -> N
 
 def test_the_noise_of_a_mode_is_one_that_it_can_have() -> None:
     for made, field in (
-        (lambda: Noisy(SHARE), "mechanism"),
-        (lambda: Noisy(None), "mechanism"),  # type: ignore[arg-type]
-        (lambda: Secure(256, NOISE), "mechanism"),
-        *((lambda bound=bound: Secure(bound), "bound") for bound in (0, 1, 3, 2**30, 2.0, True, None, "2")),
+        (lambda: RunSpec(SPEC, CLASSES, SHARE), "mechanism"),
+        (lambda: RunSpec(SPEC, CLASSES, NOISE, 256), "mechanism"),
+        *(
+            (lambda bound=bound: RunSpec(SPEC, CLASSES, None, bound), "bound")
+            for bound in (0, 1, 3, 2**30, 2.0, True, "2")
+        ),
     ):
         with raises(ConfigError, field=field):
             made()
@@ -181,8 +185,8 @@ DEEP, LONG, BOMB = deflated("[" * 100_000), deflated("9" * 4353), deflated(" " *
         ("classes", None, "flynn-classes", "nothing"),
         ("mode", "private", "flynn-mode", "private"),
         ("mode", 3, "flynn-mode", "int"),
-        ("mode", "noisy", "flynn-mechanism", "nothing"),
-        ("mode", "secure", "flynn-bound", "nothing"),
+        ("mode", "noisy", "flynn-mode", "noisy"),
+        ("mode", "secure", "flynn-mode", "secure"),
         ("feature_names", "3", "flynn-feature-names", "int"),
         ("feature_names", '["a"]', "feature_names", "1 entries"),
         ("feature_names", "[1]", "flynn-feature-names", "list"),
@@ -198,7 +202,7 @@ def test_hostile_requests_are_refused(name: str, value: Any, field: str, got: st
 
 @pytest.mark.parametrize("bound", ["3", "null", "[]", '"4"', "2.0", "1e3", "536870913"])
 def test_hostile_bounds_are_refused(bound: str) -> None:
-    with raises(PayloadError, field="bound"):
+    with raises(PayloadError, field="flynn-bound"):
         read(RUN, mode="secure", bound=bound)
 
 

@@ -137,7 +137,7 @@ def test_columns_with_nonsense_in_them_are_left_as_they_are(phase: str) -> None:
     run = secretly(options_for(AUTO), shares(), wrong(phase))
     assert len(run.counted) == 4
     assert all("refused: with its whole" in reason for reason in run.rosters[phase].missing.values())
-    assert bool(run.state.results["columns"].trouble) == (phase != "bins 2")
+    assert bool(run.state.results["columns"].fallback_reason) == (phase != "bins 2")
     assert run.model.score(X, LABELS) > 0.6
 
 

@@ -15,18 +15,16 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATISTIC
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.scoring import ScoringRule
-from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points
 from tests.memory import traced
 from tests.raising import raises
 
@@ -38,7 +36,7 @@ def config_of(request: Request[Any]) -> dict[str, Any]:
     return {PHASE: request.phase, **request.to_config()}
 
 
-MODEL = EvaluationRequest(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
+MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
 EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 
 
@@ -104,7 +102,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     counts = codec.decode(codec.read_tensors(fit.parameters.tensors), run.hasher, 1000)
-    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
+    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
     model = EvaluateIns(fit.parameters, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
     with traced() as memory:

@@ -19,18 +19,29 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, encode_release, manager, points
+from tests.fakes import (
+    CLASSES,
+    HASHER,
+    RUN,
+    SPEC,
+    Proxy,
+    counting,
+    counts_of,
+    encode_release,
+    evaluation_of,
+    manager,
+    points,
+)
 from tests.raising import raises
 
 pytest.importorskip("opendp")
@@ -48,7 +59,7 @@ ALL = ("gaussian", "laplace", "top-t", "simulated")
 
 
 def asking(mechanism: Mechanism = LAPLACE, **changes: Any) -> RunSpec:
-    return RunSpec(**{"specs": SPEC, "classes": CLASSES, "mode": Noisy(mechanism)} | changes)
+    return RunSpec(**{"specs": SPEC, "classes": CLASSES, "mechanism": mechanism} | changes)
 
 
 def config_of(request: Request[Any]) -> dict[str, Any]:
@@ -205,7 +216,7 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
     assert metrics[REFUSED].startswith(closed)
     assert received == []
-    evaluation = EvaluationRequest(RUN, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,))
+    evaluation = evaluation_of(RUN, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,))
     loss, n_examples, metrics = client.evaluate(evaluation.arrays(), config_of(evaluation))
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
     assert "policy evaluate off" in metrics[REFUSED]
@@ -405,7 +416,7 @@ def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> 
 @pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])
 def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
     total = SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20)))
-    asked = EvaluationRequest(asking(), (total,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases=1)
+    asked = evaluation_of(asking(), (total,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases=1)
     X, y = points(5)
     client = FlyNNClient(X, y, X_test=X, y_test=y)
     config = config_of(asked) | {key("n_releases"): n_releases}
@@ -430,7 +441,7 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
     spoiled = X.copy()
     spoiled[::2] = np.nan
     scoring = ScoringRule("balanced", 0.5, 1.0)
-    asked = EvaluationRequest(RUN, (counts_of(*points(60, seed=1)),), (scoring,), (1.0,))
+    asked = evaluation_of(RUN, (counts_of(*points(60, seed=1)),), (scoring,), (1.0,))
     model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))

@@ -29,7 +29,7 @@ from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import REFUSED
-from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.model.candidates import HashPlan
@@ -38,7 +38,7 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
 from tests.raising import raises
 
-SECURE = RunSpec(SPEC, CLASSES, Secure(256))
+SECURE = RunSpec(SPEC, CLASSES, bound=256)
 Client = Any
 Fault = Callable[[int, str], bool]
 
@@ -372,7 +372,7 @@ def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_lea
 
     # 70 equal points: clipped at 64 they would be the counts of 64.
     equal = FlyNNClient(np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70).to_client()
-    noisy = replace(SECURE, mode=Secure(256, shared_noise()))
+    noisy = replace(SECURE, mechanism=shared_noise())
     for client, run in ((equal, SECURE), (private(1, tmp_path), noisy)):
         res = masked(client, run)
         assert res.parameters.tensors == []

@@ -194,7 +194,7 @@ def test_little_is_added_where_no_class_came_as_a_surprise():
         ([300, 300, 1], 0.5),  # a class came as a surprise
         ([1, 1, 1], 0.5),
     ):
-        assert class_prior.added_to(sizes) == amount
+        assert class_prior.smoothing(sizes) == amount
         assert_allclose(np.exp(log_frequencies(sizes)), (np.array(sizes) + amount) / (sum(sizes) + 3 * amount))
 
 

@@ -143,7 +143,7 @@ def test_statistics_of_any_partition_add_up_to_that_of_the_pool(owners: list[int
 
 def test_statistics_for_other_weights_do_not_add() -> None:
     one, other = RefinementStatistic.zeros(SHAPES), RefinementStatistic.zeros(SHAPES[:1])
-    with raises(CountsError, field="gradient", got=str([SHAPES[0]])):
+    with raises(CountsError, field="tables"):
         one + other
 
 

@@ -32,7 +32,7 @@ from flwr_flynn.model.refinement import (
     held_out,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, refine, taught
+from flwr_flynn.model.weight_search import Search, held_out_counts, refine, without_validation_samples
 from tests.memory import traced
 from tests.raising import raises
 
@@ -61,7 +61,7 @@ def searching(model: Model, X: Any, y: np.ndarray) -> tuple[Search, Any]:
 
     def statistic(search: Search, with_before: bool = False) -> RefinementStatistic:
         before = (
-            replace(model, members=taught(model.members, counts), refined=None).scores_of_active
+            replace(model, members=without_validation_samples(model.members, counts), refined=None).scores_of_active
             if with_before
             else None
         )
@@ -168,11 +168,15 @@ def test_no_weights_are_refused_twice_and_the_search_ends(model: Model) -> None:
     assert_array_equal(joined(search.trial), search._at)
 
 
+def with_loss(statistic: RefinementStatistic, loss: int) -> RefinementStatistic:
+    return RefinementStatistic((np.array([loss]), *statistic.tables[1:]))
+
+
 def test_a_step_that_is_too_long_is_taken_back() -> None:
     search, statistic = searching(PLAIN, X, Y)
     search = search.advance(statistic(search))
     at, length = search._at, search._length
-    worse = replace(statistic(search), loss=10**12)
+    worse = with_loss(statistic(search), 10**12)
     shorter = search.advance(worse)
     assert shorter._at is at
     assert 0.1 * length <= shorter._length <= 0.5 * length
@@ -191,7 +195,7 @@ def test_with_other_parties_the_search_begins_anew_at_its_trial() -> None:
     for number in range(3):
         search = search.advance(statistic(search, number == 0), all_of_them)
     assert search._steps
-    trial, other = search.trial, replace(statistic(search), loss=10**15)
+    trial, other = search.trial, with_loss(statistic(search), 10**15)
     fewer = search.advance(other, frozenset("ab"))  # what was worse is now the place to begin
     assert_array_equal(fewer._at, joined(trial))
     assert fewer._steps == ()
@@ -211,7 +215,7 @@ def judged(
     zeros = RefinementStatistic.zeros([each.shape for each in search.trial])
     gradient = tuple(np.full_like(each, 1000) for each in zeros.gradient)
     tables = [np.array(table, np.int64) for table in (sizes, correct, before or [0, 0, 0])]
-    return RefinementStatistic(gradient, 10**6, *tables)
+    return RefinementStatistic((np.array([10**6]), *tables, *gradient))
 
 
 def test_kept_are_the_best_weights_of_all_and_the_first_among_equals() -> None:

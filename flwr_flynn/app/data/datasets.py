@@ -234,7 +234,7 @@ def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     """The samples of a private party: every row is read by itself, and no row decides about other rows.
 
-    Faulty rows stay in the share, with NaN for a value that is no number; `federated.row_wise` leaves them out. Samples
+    Faulty rows stay in the share, with NaN for a value that is no number; `federated.samples` leaves them out. Samples
     are held out by their content, and only if results on them may leave the party.
     """
     rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)

@@ -2,7 +2,7 @@
 
 A reader refuses a file that no parser reads, or that lacks a column. It marks rows with errors: an open party's file is
 then refused whole (`datasets.checked`), a private party's samples are left out one by one where they are counted
-(`federated.row_wise`).
+(`federated.samples`).
 
 With ``row_wise``, no row decides about the file or about other rows, since a private answer would show it: every line
 of a CSV file is a row by itself, and numbers are float64. Without, columns keep the narrowest type that holds them, so

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
+from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, announced_reference
@@ -38,10 +38,21 @@ USUAL_BINS = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""
 
 
+@dataclass(frozen=True)
+class AlignedHistograms:
+    """Histograms of aligned columns, and the number of parties that align theirs; those of others are as they are."""
+
+    histograms: ColumnHistograms
+    n_aligned: int = 0
+
+    def __add__(self, other: AlignedHistograms) -> AlignedHistograms:
+        return AlignedHistograms(self.histograms + other.histograms, self.n_aligned + other.n_aligned)
+
+
 @register
 @dataclass(frozen=True)
-class ColumnsRequest(Request[ColumnHistograms]):
-    """Ask for the histograms of the columns.
+class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
+    """Ask for the histograms of the columns; with a `reference`, as a party aligns them to it.
 
     The floor is the party's own. Its groups of samples follow from the ranks of its values, which no alignment changes.
     So all answers of a party are about the same order statistics.
@@ -51,6 +62,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
     classes: Sequence[Label]
     feature_names: Sequence[str] | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    reference: Reference | None = None
 
     phase = "columns"
 
@@ -74,27 +86,24 @@ class ColumnsRequest(Request[ColumnHistograms]):
         return self.memory_needed + _SUM_BYTES * min(n_cells, most_bins * len(self.classes) * self.n_features)
 
     def to_config(self) -> dict[str, Scalar]:
-        names = self.feature_names
+        names, reference = self.feature_names, self.reference
         return {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
             **({} if names is None else {key("feature_names"): json.dumps(names)}),
+            **({} if reference is None else {key("reference"): reference.data}),
         }
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> ColumnsRequest:
-        try:
+        with refusing():
             n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
             request = cls(n_features, classes, announced_names(config))
-        except ConfigError as error:
-            raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
-        what = f"histograms of {request.n_features} columns, {len(request.classes)} classes"
-        party.check_memory(request.memory_needed, what)
-        return request
-
-    def compute(self, party: SampleAccess) -> Answer:
-        found = self.of_samples(party, *self.samples(party))
-        return Answer(_packed(found), found.n_examples)
+        n_classes = len(request.classes)
+        party.check_memory(request.memory_needed, f"histograms of {n_features} columns, {n_classes} classes")
+        if "reference" not in config:
+            return request
+        return replace(request, reference=announced_reference(config, n_classes, n_features))
 
     def samples(self, party: SampleAccess) -> tuple[Any, npt.NDArray[np.int64]]:
         """The party's samples and their class codes."""
@@ -110,47 +119,59 @@ class ColumnsRequest(Request[ColumnHistograms]):
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
         return found
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnHistograms:
-        n_classes, announced = len(self.classes), reply.announced
-        check_packed(arrays, 3, "histograms", "class sizes, gaps and counts", first=1)
-        sizes = arrays[0]
-        if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
-            raise PayloadError("histograms", f"{n_classes} class sizes of int64", f"{sizes.dtype} of {sizes.shape}")
-        _check_sizes(sizes, announced, self.max_examples or self.capacity // 1024)
-        n_cells = min(announced * self.n_features, _MOST_CELLS)
-        gaps = unpack_numbers(arrays[1], n_cells, n_classes * self.n_features << KEY_BITS)
-        counts = unpack_numbers(arrays[2], n_cells, max(announced - 1, 0))
+    def measured(self, party: SampleAccess) -> tuple[ColumnHistograms | AlignedHistograms, int]:
+        X, codes = self.samples(party)
+        alignment = party.alignment(self.reference, X, codes)
+        found = self.of_samples(party, X if alignment is None else alignment.applied(X), codes)
+        if self.reference is None:
+            return found, found.n_examples
+        return AlignedHistograms(found, int(alignment is not None)), found.n_examples
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        n_classes, n_cells = len(self.classes), min(sizes.total * self.n_features, _MOST_CELLS)
+        return [
+            Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
+            Field("gaps", (n_cells,), n_classes * self.n_features << KEY_BITS, NUMBERS, is_open=True),
+            Field("cells", (n_cells,), max(sizes.total - 1, 0), NUMBERS, is_open=True),
+            *([] if self.reference is None else [Field("alignments", (1,), 1, PLAIN)]),
+        ]
+
+    def parts(self, statistic: ColumnHistograms | AlignedHistograms) -> list[Array]:
+        if isinstance(statistic, AlignedHistograms):
+            return [*self.parts(statistic.histograms), np.array([statistic.n_aligned])]
+        return [statistic.n_per_class, np.diff(statistic.cells, prepend=-1) - 1, statistic.counts - 1]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms | AlignedHistograms:
+        sizes, gaps, counts, *n_aligned = parts
         if len(gaps) != len(counts):
             raise PayloadError("histograms", f"{len(gaps)} counts, one for each gap", len(counts))
         # Gaps are bounded, but not their sum, which may wrap around: then cells do not ascend, and are refused.
-        cells = np.cumsum(gaps + 1) - 1
         try:
-            return ColumnHistograms(self.n_features, sizes.astype(np.int64), cells, counts + 1)
+            found = ColumnHistograms(self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1)
         except DataError as error:
             raise PayloadError("histograms", error.expected, error.got) from None
+        return AlignedHistograms(found, int(n_aligned[0].item())) if n_aligned else found
 
-    def sizes(self, statistic: ColumnHistograms) -> npt.NDArray[np.int64]:
-        return statistic.n_per_class
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        announced, most = reply.announced, self.max_examples or self.capacity // 1024
+        if announced > most:
+            raise PayloadError("histograms", f"at most {most} examples", announced)
+        return Sizes(announced, announced)
+
+    def check(self, statistic: ColumnHistograms | AlignedHistograms, sizes: Sizes) -> None:
+        if (n_examples := sum(self.sizes(statistic).tolist())) != sizes.total:
+            raise PayloadError("histograms", f"{sizes.total} examples as announced", n_examples)
+
+    def sizes(self, statistic: ColumnHistograms | AlignedHistograms) -> npt.NDArray[np.int64]:
+        return (statistic.histograms if isinstance(statistic, AlignedHistograms) else statistic).n_per_class
 
     @property
     def capacity(self) -> int:
         return 2**60
 
-
-def _packed(found: ColumnHistograms) -> list[Array]:
-    gaps = np.diff(found.cells, prepend=-1) - 1
-    return [found.n_per_class.copy(), pack_numbers(gaps), pack_numbers(found.counts - 1)]
-
-
-def _check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int) -> None:
-    """Raise a `PayloadError` unless class sizes are 0 or more and have the announced sum, up to `most`."""
-    if sizes.min() < 0:
-        raise PayloadError("histograms", "class sizes from 0", "a negative one")
-    n_examples = sum(sizes.tolist())
-    if n_examples != announced:
-        raise PayloadError("histograms", f"{announced} examples as announced", n_examples)
-    if n_examples > most:
-        raise PayloadError("histograms", f"at most {most} examples", n_examples)
+    @property
+    def largest(self) -> int:
+        return 2**63 - 1  # of gaps, which do not add
 
 
 @dataclass(frozen=True)
@@ -159,7 +180,7 @@ class Columns:
 
     histograms: ColumnHistograms
     missing: dict[str, str]  # reasons of parties without an answer, by name
-    trouble: str  # the reason why the columns are not scaled, or ""
+    fallback_reason: str  # the reason why the columns are not scaled, or ""
 
 
 def plan_of(context: Context) -> HashPlan:
@@ -175,11 +196,6 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
     return ColumnsRequest(n_features, run.classes, run.feature_names, context.options.max_examples_per_party)
 
 
-def nothing(state: RunState, context: Context) -> ColumnHistograms:
-    """Histograms of no samples."""
-    return ColumnHistograms.zeros(plan_of(context).n_features, state.run_spec.n_classes)
-
-
 def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
     """The state with the specs that follow from the histograms."""
     specs, trouble = derive_specs(plan_of(context), batch.total)
@@ -187,59 +203,10 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, request_of, fold, nothing, derives_specs=True)
+COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True)
 
 
 # ---- columns as each party aligns them
-
-
-@dataclass(frozen=True)
-class AlignedHistograms:
-    """Histograms of aligned columns, and the number of parties that align theirs; those of others are as they are."""
-
-    histograms: ColumnHistograms
-    n_aligned: int = 0
-
-    def __add__(self, other: AlignedHistograms) -> AlignedHistograms:
-        return AlignedHistograms(self.histograms + other.histograms, self.n_aligned + other.n_aligned)
-
-
-@register
-@dataclass(frozen=True)
-class AlignedColumnsRequest(Request[AlignedHistograms]):
-    """Ask for the histograms of the columns as a party aligns them to the reference."""
-
-    columns: ColumnsRequest
-    reference: Reference
-
-    phase = "aligned columns"
-
-    def to_config(self) -> dict[str, Scalar]:
-        return {**self.columns.to_config(), key("reference"): self.reference.data}
-
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> AlignedColumnsRequest:
-        columns = ColumnsRequest.from_config(config, arrays, party)
-        return cls(columns, announced_reference(config, len(columns.classes), columns.n_features))
-
-    def compute(self, party: SampleAccess) -> Answer:
-        X, codes = self.columns.samples(party)
-        alignment = party.alignment(self.reference, X, codes)
-        found = self.columns.of_samples(party, X if alignment is None else alignment.applied(X), codes)
-        return Answer([*_packed(found), np.array([alignment is not None], np.int64)], found.n_examples)
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> AlignedHistograms:
-        expected = "class sizes, gaps, counts, and 1 with an alignment or else 0"
-        if len(arrays) != 4 or arrays[3].dtype.str != "<i8" or arrays[3].tolist() not in ([0], [1]):
-            raise PayloadError("histograms", expected, f"{len(arrays)} arrays")
-        return AlignedHistograms(self.columns.read(arrays[:3], reply, member), int(arrays[3][0]))
-
-    def sizes(self, statistic: AlignedHistograms) -> npt.NDArray[np.int64]:
-        return statistic.histograms.n_per_class
-
-    @property
-    def capacity(self) -> int:
-        return self.columns.capacity
 
 
 @dataclass(frozen=True)
@@ -255,13 +222,13 @@ def _reference(state: RunState) -> Reference:
     return Reference.of(columns.histograms)
 
 
-def _ask_aligned(state: RunState, context: Context) -> AlignedColumnsRequest:
-    return AlignedColumnsRequest(request_of(state, context), _reference(state))
+def _ask_aligned(state: RunState, context: Context) -> ColumnsRequest:
+    return replace(request_of(state, context), reference=_reference(state))
 
 
 def _fold_aligned(state: RunState, batch: Batch[AlignedHistograms], context: Context) -> RunState:
     total, run = batch.total, state.run_spec
-    if total.n_aligned and not state.results[COLUMNS.name].trouble:
+    if total.n_aligned and not state.results[COLUMNS.name].fallback_reason:
         aligned, trouble = derive_specs(plan_of(context), total.histograms)
         if not trouble:
             run = replace(run, specs=(*run.specs, *aligned), n_aligned=len(aligned), reference=_reference(state))
@@ -269,11 +236,4 @@ def _fold_aligned(state: RunState, batch: Batch[AlignedHistograms], context: Con
     return replace(state, run_spec=run).with_result(ALIGNED_COLUMNS.name, result)
 
 
-ALIGNED_COLUMNS = Phase(
-    "aligned columns",
-    TRAIN,
-    _ask_aligned,
-    _fold_aligned,
-    lambda *given: AlignedHistograms(nothing(*given)),
-    derives_specs=True,
-)
+ALIGNED_COLUMNS = Phase("aligned columns", TRAIN, _ask_aligned, _fold_aligned, derives_specs=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,11 @@ from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, Roster
-from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:
@@ -36,6 +36,10 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
 
 class ExactCountsRequest(RunRequest[CountsOfSpecs]):
     """A request for exact counts of some samples by each of a run's specs."""
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+        return cls(cls.admitted(config, party))
 
     def fields(self, sizes: Sizes) -> list[Field]:
         return codec.counts_fields(self.run.hashers, self.run.n_classes, sizes.total)
@@ -56,21 +60,20 @@ class ExactCountsRequest(RunRequest[CountsOfSpecs]):
 class CountsRequest(ExactCountsRequest):
     """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
 
-    run: RunSpec
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    grouping: Grouping | None = None  # the server's alone
+    grouping: Grouping | None = None  # the server's alone, as what follows
+    totals: CountsOfSpecs | None = None  # of the saved run
 
     phase = "counts"
 
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> CountsRequest:
-        request = cls(RunSpec.from_config(config))
-        party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
-        return request
-
     @property
-    def discloses(self) -> str:
-        return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
+    def start(self) -> CountsOfSpecs:
+        total = no_counts(self.run) if self.totals is None else self.totals
+        return total if self.grouping is None else GroupedCounts(total.parts)
+
+    @classmethod
+    def disclosure(cls, run: RunSpec) -> str:
+        return super().disclosure(run) if run.mechanism is None or run.is_secure else NOISY
 
     @property
     def most_examples(self) -> int:
@@ -112,7 +115,7 @@ class CountsRequest(ExactCountsRequest):
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.most_examples
-        if isinstance(self.run.mode, Noisy):
+        if self.run.mechanism is not None:
             if announced != NOISY_EXAMPLES:
                 raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
             return Sizes(most, most)
@@ -131,15 +134,15 @@ class CountsRequest(ExactCountsRequest):
         return GroupedCounts(counts.parts, {self.grouping.of(reply.cid): counts})
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
-        return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
+        return statistic.parts[0].n_per_class if self.run.is_plain else None
 
     def load(self, statistic: CountsOfSpecs) -> int:
         counts = statistic.parts[0]
-        return counts.n_examples if isinstance(self.run.mode, Plain) else int(np.abs(counts.array).max())
+        return counts.n_examples if self.run.is_plain else int(np.abs(counts.array).max())
 
     @property
     def capacity(self) -> int:
-        if isinstance(self.run.mode, Plain):
+        if self.run.is_plain:
             return min(codec.capacity(hasher) for hasher in self.run.hashers)
         return codec.noisy_capacity(self.run.hasher)
 
@@ -170,10 +173,7 @@ class WithdrawRequest(JoinRequest):
     """Ask parties that leave for the counts they were counted by; the server takes them out of the sum."""
 
     phase = "withdraw"
-
-    @property
-    def is_withdrawal(self) -> bool:
-        return True
+    is_withdrawal = True
 
     def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
         before = self.roster.before
@@ -202,24 +202,18 @@ def _request(state: RunState, context: Context) -> CountsRequest:
     if options.federation is None:
         return CountsRequest(*announced)
     kind = WithdrawRequest if options.purpose == "withdraw" else JoinRequest
-    return kind(*announced, context.counted)
-
-
-def _start(state: RunState, context: Context) -> CountsOfSpecs:
-    federation = context.options.federation
-    total = no_counts(state.run_spec) if federation is None else federation.totals
-    return total if context.options.grouping is None else GroupedCounts(total.parts)
+    return kind(*announced, options.federation.totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
     total, judge = batch.total, context.options.judge
     if judge is not None:
         assert isinstance(total, GroupedCounts)  # else nobody would be judged
-        total = total.leaving_out(judge.spoilers(total))
+        total = total.leaving_out(judge.harmful_groups(total))
     return state.with_result("counts", total)
 
 
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one."""
     audience = ALL if options.purpose == "withdraw" else NEW
-    return Phase("counts", TRAIN, _request, _fold, _start, is_counting=True, audience=audience)
+    return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience)

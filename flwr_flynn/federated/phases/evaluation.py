@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,7 @@ from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.model_codec import (
-    announced_gram,
-    check_room_for_weights,
-    gram_entries,
-    packed_weights,
-    scorings_of,
-    scorings_text,
-    unpacked_weights,
-)
-from flwr_flynn.federated.outcome import classifier_of, gram_of, members_of, refined_of, run_of_members
+from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -41,22 +32,14 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
     key,
+    refusing,
 )
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, clean
-from flwr_flynn.federated.run_spec import (
-    Plain,
-    RunSpec,
-    Secure,
-)
-from flwr_flynn.federated.statistics import Tables
-from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram_scoring import GramScoring
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import summary
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.refinement import Weights
-from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.model.model import Model
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 
@@ -67,13 +50,9 @@ class EvaluationRequest(RunRequest[Tables]):
     """Distribute the model, and ask for confusion matrices on held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
-    counts: tuple[ClassCounts, ...]  # of each member
-    scorings: tuple[ScoringRule, ...]
-    weights: tuple[float, ...]
+    model: Model
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
-    refined: Weights | None = None
-    gram: GramScoring | None = None
 
     phase = "evaluation"
     channel = EVALUATE
@@ -81,35 +60,37 @@ class EvaluationRequest(RunRequest[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **super().to_config(),
-            key("scorings"): scorings_text(self.scorings, self.weights),
+            key("scorings"): codec.members_text(self.model.members),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
-            key("is_refined"): self.refined is not None,
-            **gram_entries(self.run, self.gram),
+            key("is_refined"): self.model.refined is not None,
+            **codec.gram_entries(self.run, self.model.gram),
         }
 
     def arrays(self) -> list[codec.Array]:
-        gram = [] if self.gram is None else [pack_signed(self.gram.weights)]
-        return codec.encode(*self.counts) + packed_weights(self.refined or ()) + gram
+        model = self.model
+        gram = [] if model.gram is None else [pack_signed(model.gram.weights)]
+        return codec.encode(*(each.counts for each in model.members)) + codec.packed_weights(model.refined or ()) + gram
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
-        run = RunSpec.from_config(config)
         tries = config.boolean("tries")
-        party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
+        run = cls.admitted(config, party, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         refined = gram = None
         if "gram" in config:
-            arrays, gram = arrays[:-1], announced_gram(config, run, arrays[-1:], party)
+            arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
             n_members = len(run.specs)
-            check_room_for_weights(run, party)
-            arrays, refined = arrays[:-n_members], unpacked_weights(run, arrays[-n_members:])
+            codec.check_room_for_weights(run, party)
+            arrays, refined = arrays[:-n_members], codec.unpacked_weights(run, arrays[-n_members:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
-        return cls(run, counts, *scorings_of(config, len(run.specs)), n_releases, tries, refined, gram)
+        with refusing():
+            model = model_of_members(run, codec.announced_members(config, run, counts), refined, gram)
+        return cls(run, model, n_releases, tries)
 
     @classmethod
     def channel_of(cls, entries: Mapping[str, Any]) -> str:
@@ -127,12 +108,6 @@ class EvaluationRequest(RunRequest[Tables]):
     def fields(self, sizes: Sizes) -> list[Field]:
         shape = (self.run.n_classes,) * 2
         return [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
-
-    @cached_property
-    def model(self) -> FlyNNClassifier:
-        """The classifier that is distributed."""
-        members = tuple(map(ModelMember, self.run.specs, self.counts, self.scorings, self.weights))
-        return classifier_of(self.run, members, self.refined, self.gram)
 
     def compute(self, party: SampleAccess) -> Answer:
         answer = self._evaluated(party) if self.tries else Answer()
@@ -177,7 +152,7 @@ class EvaluationRequest(RunRequest[Tables]):
         if not self.tries or reply.announced == 0:  # what nobody asked for is not looked at
             return None
         # A party without a class prior of its own has the shared model, and sends one matrix.
-        has_own = isinstance(self.run.mode, Plain) and len(arrays) == 2
+        has_own = self.run.is_plain and len(arrays) == 2
         found = super().read(arrays if has_own else [*arrays, *arrays], reply, member)
         assert found is not None
         return Tables((*found.tables[:2], np.full((1, 1), has_own, np.int64)))
@@ -214,16 +189,11 @@ def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str]
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
-    members = members_of(state, context.options)
-    run = run_of_members(state, context.options)
-    counts = tuple(member.counts for member in members)
-    scorings = tuple(member.scoring for member in members)
-    weights = tuple(member.weight for member in members)
-    n_releases = sum(release.times for release in counts[0].noise)
-    if isinstance(run.mode, Secure):
+    run, model = run_of_members(state, context.options), model_of(state, context.options)
+    n_releases = sum(release.times for release in model.members[0].counts.noise)
+    if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
-    refined, gram = refined_of(state, context.options), gram_of(state, context.options)
-    return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, gram)
+    return EvaluationRequest(run, model, n_releases, context.options.is_evaluated)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:

@@ -30,8 +30,8 @@ from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram import (
     DIRECTION_UNIT,
     GRAM_TEMPERATURES,
@@ -282,7 +282,7 @@ def _ask(state: RunState, context: Context) -> GramRequest:
 
 def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
     fit, missing = GramFit.of(batch.total), context.unanswered_by(batch.passed)
-    state = state.with_result(GRAM.name, GramSolution(_ask(state, context).run, fit, frozenset(batch.passed), missing))
+    state = state.with_result(GRAM.name, GramSolution(context.request.run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
         # The scores would speak against a class that they never saw: there are none then, and no evaluation.

@@ -25,21 +25,14 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.model_codec import (
-    check_room_for_weights,
-    packed_weights,
-    scorings_of,
-    scorings_text,
-    unpacked_weights,
-)
-from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, run_of_members
+from flwr_flynn.federated.outcome import Refined, members_of, model_of_members, run_of_members
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.counts import ExactCountsRequest
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key
 from flwr_flynn.federated.request import RunRequest, counted_sizes, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import (
     LARGEST_FACTOR,
@@ -53,7 +46,7 @@ from flwr_flynn.model.refinement import (
     start_weights,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, taught
+from flwr_flynn.model.weight_search import Search, held_out_counts, without_validation_samples
 
 _MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
 
@@ -61,16 +54,10 @@ _MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
 @register
 @dataclass(frozen=True)
 class HeldOutRequest(ExactCountsRequest):
-    """Ask for the counts of the held-out samples."""
-
-    run: RunSpec  # with the specs of the model's members
+    """Ask for the counts of the held-out samples by the specs of the model's members."""
 
     phase = "held-out"
     channel = EVALUATE
-
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> HeldOutRequest:
-        return cls(cls.admitted(config, party))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         (X, *_), codes = party.inputs(self.run)  # members are all of aligned samples, or none
@@ -102,45 +89,42 @@ class RefinementRequest(RunRequest[RefinementStatistic]):
 
     def to_config(self) -> dict[str, Scalar]:
         if self.members:
-            scorings = [member.scoring for member in self.members]
-            text = scorings_text(scorings, [member.weight for member in self.members])
-            return {**super().to_config(), key("scorings"): text}
+            return {**super().to_config(), key("scorings"): codec.members_text(self.members)}
         return {**super().to_config(), key("factors"): json.dumps(self.factors.tolist())}
 
     def arrays(self) -> list[Array]:
         if self.members:
             return codec.encode(*(member.counts for member in self.members))
-        return packed_weights(self.weights)
+        return codec.packed_weights(self.weights)
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> RefinementRequest:
         run = cls.admitted(config, party)
-        check_room_for_weights(run, party)
+        codec.check_room_for_weights(run, party)
         if "scorings" not in config:
             factors = np.array(config.integers("factors", run.n_classes, LARGEST_FACTOR), np.int64)
-            return cls(run, unpacked_weights(run, arrays), factors)
+            return cls(run, codec.unpacked_weights(run, arrays), factors)
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-        members = tuple(map(ModelMember, run.specs, counts, *scorings_of(config, len(counts))))
+        members = codec.announced_members(config, run, counts)
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
     def measured(self, party: SampleAccess) -> tuple[RefinementStatistic, int]:
         (X, *_), codes = party.inputs(self.run)
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
-        before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
+        before = model_of_members(self.run, self.members).scores_of_active if self.members else None
         return statistic_of(self.weights, self.factors, batches, before), len(codes)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         return refinement_fields([each.shape for each in self.weights], self.factors.tolist(), sizes)
 
     def parts(self, statistic: RefinementStatistic) -> list[Array]:
-        tables = statistic.held_out, statistic.correct, statistic.before
-        return [np.array([statistic.loss]), *tables, *statistic.gradient]
+        return list(statistic.tables)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> RefinementStatistic:
-        loss, held_out, correct, before, *gradient = parts
-        if (np.maximum(correct, before) > held_out).any():
+        statistic = RefinementStatistic(tuple(parts))
+        if (np.maximum(statistic.correct, statistic.before) > statistic.held_out).any():
             raise PayloadError("held-out", "at least the samples that are correct", "fewer")
-        return RefinementStatistic(tuple(gradient), int(loss.item()), held_out, correct, before)
+        return statistic
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         sizes = super().sizes_of(reply, member)
@@ -192,7 +176,7 @@ def _ask(state: RunState, context: Context, number: int) -> RefinementRequest:
     search, run = _search(state, number), run_of_members(state, context.options)
     members: tuple[ModelMember, ...] = ()
     if not search.accuracies:
-        members = taught(members_of(state, context.options), search.counts)
+        members = without_validation_samples(members_of(state, context.options), search.counts)
     return RefinementRequest(run, search.trial, search.factors, members)
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +24,12 @@ from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import LayoutRequest, announced_bound, register
-from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
+from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.run_spec import announced_bound
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.counts import Tables
 
 SPLITS = (1024, 128, 32, 32, 32)
 """Parts that a bin is split into: 2**KEY_BITS of them in the end."""
@@ -39,7 +40,7 @@ MOST_BINS = 4608
 
 @register
 @dataclass(frozen=True, eq=False)
-class BinsRequest(LayoutRequest[Tables]):
+class BinsRequest(Request[Tables]):
     """Ask for the number of samples, of all classes or of each, in bins of the columns; never in clear.
 
     `cuts` are the first keys of the bins, ascending, each behind the index of its column, see `ColumnHistograms.table`.
@@ -61,7 +62,7 @@ class BinsRequest(LayoutRequest[Tables]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> BinsRequest:
-        bound = announced_bound(config, required=True)
+        bound = announced_bound(config)
         check_packed(arrays, 1, "bins", "packed gaps")
         asked = ColumnsRequest.from_config(config, arrays, party)
         most = asked.n_features * MOST_BINS
@@ -78,9 +79,6 @@ class BinsRequest(LayoutRequest[Tables]):
         found = self.columns.of_samples(party, *self.columns.samples(party))
         return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
 
-    def packed(self, statistic: Tables) -> list[Array]:
-        raise PayloadError(key("bound"), "one", "none")
-
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.columns.classes) if self.by_class else 1
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
@@ -92,41 +90,43 @@ class BinsRequest(LayoutRequest[Tables]):
         self.found(parts[0])
         return Tables(tuple(parts))
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
-        raise PayloadError(key("bound"), "one", "none")
-
     def found(self, table: npt.NDArray[np.int64]) -> ColumnHistograms:
         """The histograms with these samples in the bins; a `DataError` if there are none such."""
         return ColumnHistograms.of_table(self.columns.n_features, self.cuts, table)
 
 
-def _ask(state: RunState, context: Context, number: int) -> BinsRequest:
+def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
+    """The request for the bins that the phase `before` led to; without one for those of equal width."""
     asked = columns.request_of(state, context)
-    if number:
-        cuts = state.results[_name(number - 1)]
+    if before:
+        cuts = state.results[before]
     else:
         parts = np.arange(SPLITS[0]) << KEY_BITS
         cuts = ((np.arange(asked.n_features)[:, None] << KEY_BITS) + parts // SPLITS[0]).ravel()
-    return BinsRequest(asked, cuts, number == len(SPLITS), context.options.secure_bound)
+    return BinsRequest(asked, cuts, before == _PARTS[-1][0], context.options.secure_bound)
 
 
-def _fold(state: RunState, batch: Batch[Tables], context: Context, number: int) -> RunState:
-    asked = _ask(state, context, number)
+def _split(state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int) -> RunState:
+    """The state with finer cuts, as the result of the phase of this name."""
+    asked: BinsRequest = context.request
     found = asked.found(batch.total.tables[0])
-    if number == len(SPLITS):
-        return columns.fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]
-    parts = (*SPLITS[1:], 1)[number]
-    cuts = found.finer(asked.cuts, parts) if found.n_examples else asked.cuts
-    return state.with_result(_name(number), cuts)
+    return state.with_result(name, found.finer(asked.cuts, n_parts) if found.n_examples else asked.cuts)
 
 
-def _name(number: int) -> str:
-    return columns.COLUMNS.name if number == len(SPLITS) else f"bins {number + 1}"
+def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    found = context.request.found(batch.total.tables[0])
+    return columns.fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]
 
 
-def _phase(number: int) -> Phase:
-    request, fold = partial(_ask, number=number), partial(_fold, number=number)
-    return Phase(_name(number), TRAIN, request, fold, derives_specs=True)
+_PARTS = [(f"bins {number}", n_parts) for number, n_parts in enumerate((*SPLITS[1:], 1), 1)]
+"""Phases that split bins, and the parts that each splits them into."""
 
+_FOLDS: list[tuple[str, Any]] = [
+    *((name, partial(_split, name=name, n_parts=n)) for name, n in _PARTS),
+    (columns.COLUMNS.name, _fold),
+]
 
-BINS = [_phase(number) for number in range(len(SPLITS) + 1)]
+BINS = [
+    Phase(name, TRAIN, partial(_ask, before=before), fold, derives_specs=True)
+    for (name, fold), before in zip(_FOLDS, ("", *(name for name, _ in _PARTS)), strict=True)
+]

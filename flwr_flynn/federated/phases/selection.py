@@ -10,7 +10,6 @@ are those of the pooled samples. Of very many samples some are left out in turn,
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,9 +25,8 @@ from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
-from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_scorings
+from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.leave_one_out import (
     LOSS_UNIT,
     MAX_LOSS,
@@ -50,42 +48,21 @@ MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
 Candidates = tuple[tuple[ScoringRule, ...], ...]
 
 
-def leave_one_out_fields(heights: Sequence[tuple[int, int]], n_classes: int, sizes: Sizes) -> list[Field]:
-    """Samples left out, (1, L); then for each pair of heights (a, b) correct ones, (a, L), and log-losses, (b, T)."""
+def leave_one_out_fields(n_candidates: Sequence[int], n_classes: int, sizes: Sizes) -> list[Field]:
+    """Samples left out, (1, L); then for each spec of so many candidates correct ones, (n, L), and losses, (n, T)."""
     most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
     fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
-    for n_correct, n_losses in heights:
-        fields.append(Field("correct", (n_correct, n_classes), sizes.per_class, NUMBERS))
-        fields.append(Field("log-losses", (n_losses, len(TEMPERATURES)), most, NUMBERS))
+    for n in n_candidates:
+        fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS))
+        fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS))
     return fields
-
-
-class LeaveOneOutRequest(RunRequest[Tables]):
-    """A request for leave-one-out results, see `leave_one_out_fields`."""
-
-    @property
-    @abstractmethod
-    def table_heights(self) -> list[tuple[int, int]]:
-        """Rows of each table of correct samples, and of the table of log-losses behind it."""
-
-    def fields(self, sizes: Sizes) -> list[Field]:
-        return leave_one_out_fields(self.table_heights, self.run.n_classes, sizes)
-
-    def parts(self, statistic: Tables) -> list[Array]:
-        return list(statistic.tables)
-
-    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        if any((correct > parts[0]).any() for correct in parts[1::2]):
-            raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
-        return Tables(tuple(parts))
 
 
 @register
 @dataclass(frozen=True)
-class SelectionRequest(LeaveOneOutRequest):
+class SelectionRequest(RunRequest[Tables]):
     """Ask for leave-one-out results of every candidate."""
 
-    run: RunSpec
     totals: CountsOfSpecs
     candidates: Candidates  # scorings of each spec
 
@@ -108,11 +85,11 @@ class SelectionRequest(LeaveOneOutRequest):
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
-        left_out = kept(inputs[0], codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
+        subsample = kept(inputs[0], codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
         n_examples = len(codes)
-        if not left_out.all():
-            taken = {id(X): X[left_out] for X in inputs}
-            inputs, codes = [taken[id(X)] for X in inputs], codes[left_out]
+        if not subsample.all():
+            taken = {id(X): X[subsample] for X in inputs}
+            inputs, codes = [taken[id(X)] for X in inputs], codes[subsample]
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
         for hasher, X, counts, scorings in zip(
             self.run.hashers, inputs, self.totals.parts, self.candidates, strict=True
@@ -121,14 +98,18 @@ class SelectionRequest(LeaveOneOutRequest):
             tables += leave_one_out_tables(counts, batches, scorings)
         return Tables(tuple(tables)), n_examples
 
-    @property
-    def table_heights(self) -> list[tuple[int, int]]:
-        return [(len(entries), len(entries)) for entries in self.candidates]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return leave_one_out_fields([len(entries) for entries in self.candidates], self.run.n_classes, sizes)
+
+    def parts(self, statistic: Tables) -> list[Array]:
+        return list(statistic.tables)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         if (parts[0] > self.totals.parts[0].n_per_class).any():
             raise PayloadError("left out", "at most the samples of the class", "more")
-        return super().of_parts(parts, n_parties)
+        if any((correct > parts[0]).any() for correct in parts[1::2]):
+            raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
+        return Tables(tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -219,19 +200,15 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
         return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
 
 
-def _candidates_of(state: RunState, context: Context) -> Candidates:
-    return candidates_for(state.results["counts"], context.options.rule, context.options.decay)
-
-
 def _request(state: RunState, context: Context) -> SelectionRequest:
-    return SelectionRequest(state.run_spec, state.results["counts"], _candidates_of(state, context))
+    totals, options = state.results["counts"], context.options
+    return SelectionRequest(state.run_spec, totals, candidates_for(totals, options.rule, options.decay))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    missing = context.unanswered_by(batch.passed)
-    candidates, options = _candidates_of(state, context), context.options
+    candidates, missing = context.request.candidates, context.unanswered_by(batch.passed)
+    options, n_parties, n_aligned = context.options, len(batch.passed), state.run_spec.n_aligned
     before = members_of(state, options) if options.has_members else ()
-    n_parties, n_aligned = len(batch.passed), state.run_spec.n_aligned
     selection = select(candidates, batch.total, n_parties, missing, options.max_members, n_aligned, before)
     return state.with_result("selection", selection)
 

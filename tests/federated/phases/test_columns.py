@@ -15,11 +15,11 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
-from flwr_flynn.model.candidates import HashPlan, derive_specs, foreseen
+from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import (
@@ -58,7 +58,7 @@ def test_histograms_of_any_split_give_the_pooled_specs(driver: str, how: str) ->
     run = DRIVERS[driver](options_for(AUTO, decay=0.5), shares(how))
     result = run.state.results["columns"]
     assert result.histograms == histograms(TRAINING)
-    assert (result.missing, result.trouble) == ({}, "")
+    assert (result.missing, result.fallback_reason) == ({}, "")
     assert run.state.run_spec.specs == AUTO.specs(result.histograms)
 
 
@@ -141,7 +141,7 @@ def test_an_alignment_of_the_server_s_choice_leads_to_the_same_ranks(mean: float
     reference = Reference.of(ColumnHistograms.from_data(samples, np.zeros(500, np.int64), 1))
     alignment = reference.alignment(SWEPT[:, None], np.zeros(97, np.int64), 5)
     assert alignment is not None
-    found = asked(party, AlignedColumnsRequest(ColumnsRequest(1, ("a",)), reference), 1)
+    found = asked(party, ColumnsRequest(1, ("a",), reference=reference), 1)
     assert found == of_told(alignment.applied(SWEPT[TOLD, None])[:, 0])
 
 
@@ -163,7 +163,7 @@ def test_a_whole_run_under_a_floor_counts_all_samples() -> None:
     parts = shares()
     run = federate(RunOptions(**options_for(AUTO)), [party_of(**part, name=str(i)) for i, part in enumerate(parts)])
     result = run.state.results["columns"]
-    assert result.trouble == ""
+    assert result.fallback_reason == ""
     assert result.histograms.counts.min() >= 5
     assert run.counts.n_examples == 120
 
@@ -171,7 +171,7 @@ def test_a_whole_run_under_a_floor_counts_all_samples() -> None:
 def test_where_all_histograms_stay_at_home_the_columns_are_left_as_they_are() -> None:
     run = in_process(options_for(AUTO), shares(), min_examples=1000)
     result = run.state.results["columns"]
-    assert (result.histograms.n_examples, result.trouble) == (0, "no party sent the histograms of any sample")
+    assert (result.histograms.n_examples, result.fallback_reason) == (0, "no party sent the histograms of any sample")
     assert run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
     assert run.model.model_.members[0].counts.n_examples == 120
 
@@ -180,15 +180,15 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are() -> Non
     steps = exchange(AUTO)
     steps.step(TRAIN, spoil=lambda reply: replace(reply, tensors=[b"junk"]))
     result = steps.run.state.results["columns"]
-    assert result.trouble == "no party sent the histograms of any sample"
+    assert result.fallback_reason == "no party sent the histograms of any sample"
     assert result.missing.keys() == {f"party-{i}" for i in range(4)}
     assert steps.run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
 
 
 def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
-    assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 6
+    assert [spec.hash_dim for spec in placeholder_specs(AUTO)] == [128] * 6
     wide = replace(AUTO, row_nnz=9)  # an entry of which there is none in raw columns
-    assert {spec.row_nnz for spec in foreseen(wide)} == {9}
+    assert {spec.row_nnz for spec in placeholder_specs(wide)} == {9}
     assert derive_specs(wide, ColumnHistograms.zeros(4, 3))[0][0].row_nnz == 4
 
 
@@ -196,7 +196,7 @@ def test_columns_that_are_all_alike_have_no_waves() -> None:
     alike = ColumnHistograms.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
     specs, trouble = derive_specs(AUTO, alike)
     assert trouble == ""
-    assert len(specs) == len(set(specs)) == len(foreseen(AUTO)) - 1
+    assert len(specs) == len(set(specs)) == len(placeholder_specs(AUTO)) - 1
     assert not any(spec.n_waves for spec in specs)
 
 
@@ -234,10 +234,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "junk": (lambda reply: replace(reply, tensors=[reply.tensors[0], b"junk", reply.tensors[2]]), "array 2"),
     "numbers as they are": (
         lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))),
-        "histograms",
+        "gaps",
     ),
-    "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "histograms"),
-    "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "histograms"),
+    "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "class sizes"),
+    "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "class sizes"),
     "cut off": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:8], arrays[2]]), "numbers"),
     "half of the bytes": (
         lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:20], arrays[2]]),

@@ -15,11 +15,10 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import encode_release, with_spec
 from tests.federated.runs import (
@@ -40,7 +39,7 @@ from tests.raising import raises
 RUN = RunSpec(GRID, NAMES)
 REQUEST = CountsRequest(RUN)
 NOISE = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
-NOISY = CountsRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)))
+NOISY = CountsRequest(RunSpec(GRID[0], NAMES, NOISE))
 
 
 def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:

@@ -15,25 +15,25 @@ from sklearn.metrics import confusion_matrix
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.outcome import classifier_of
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, evaluated
+from flwr_flynn.federated.outcome import model_of_members
+from flwr_flynn.federated.phases.evaluation import evaluated
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
-from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.metrics import scores
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
-REQUEST = EvaluationRequest(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
-COMMITTEE = EvaluationRequest(
+REQUEST = evaluation_of(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
+COMMITTEE = evaluation_of(
     RunSpec(GRID, NAMES),
     tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID),
     (ScoringRule("balanced", 0.8, 0.5), ScoringRule("balanced", 0.5, 2.0)),
@@ -61,7 +61,7 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(COMMITTEE, party_of(X, LABELS, X[::3], LABELS[::3], on_model=received.append))
     (model,) = received
-    assert model.model_.sha256() == COMMITTEE.model.model_.sha256()
+    assert model.model_.sha256() == COMMITTEE.model.sha256()
     assert [(each.scoring, each.weight) for each in model.model_.members] == [
         (ScoringRule("balanced", 0.8, 0.5), 0.75),
         (ScoringRule("balanced", 0.5, 2.0), 0.25),
@@ -74,13 +74,13 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
 def test_the_model_is_read_as_the_server_says() -> None:
     received: list[FlyNNClassifier] = []
     run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
-    request = EvaluationRequest(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
+    request = evaluation_of(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
     replied(request, party_of(X, LABELS, on_model=received.append))
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
     assert list(model.feature_names_in_) == list("abcd")
     named = pd.DataFrame(X, columns=list("abcd"))
-    assert np.array_equal(model.predict_proba(named), request.model.predict_proba(named))
+    assert np.array_equal(model.predict_proba(named), FlyNNClassifier.from_model(request.model).predict_proba(named))
 
 
 @pytest.mark.parametrize("held_out", [(), (X[:0], LABELS[:0])])
@@ -305,10 +305,10 @@ def test_a_share_of_the_parties_evaluates() -> None:
 
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
-    run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    model = classifier_of(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
-    assert model.guarantee_ == NOISE.guarantee()
-    assert REQUEST.model.guarantee_ is None
+    run = RunSpec(GRID[0], NAMES, NOISE)
+    model = model_of_members(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
+    assert model.guarantee == NOISE.guarantee()
+    assert REQUEST.model.guarantee is None
 
 
 # ---- the parties' class prior
@@ -398,16 +398,16 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
 
 @pytest.mark.parametrize("tries", [True, False])
 def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
-    noisy = EvaluationRequest(
-        RunSpec(GRID[0], NAMES, Noisy(NOISE)),
+    noisy = evaluation_of(
+        RunSpec(GRID[0], NAMES, NOISE),
         (NOISE.release(COUNTS),),
         (ScoringRule("balanced", 0.8, 0.5),),
         (1.0,),
         1,
         tries,
     )
-    secure = EvaluationRequest(
-        RunSpec(GRID[0], NAMES, Secure(256)), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
+    secure = evaluation_of(
+        RunSpec(GRID[0], NAMES, bound=256), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
     )
     plain = replace(REQUEST, tries=tries)
     budget = Budget(tmp_path / "state", Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))
@@ -432,8 +432,8 @@ def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, 
 
 
 def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused() -> None:
-    for mode in (Noisy(NOISE), Secure(256)):
-        request = replace(REQUEST, run=RunSpec(GRID[0], NAMES, mode))
+    for mode in ({"mechanism": NOISE}, {"bound": 256}):
+        request = replace(REQUEST, run=RunSpec(GRID[0], NAMES, **mode))
         reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
         with pytest.raises(PayloadError):
             request.read(codec.read_tensors(reply.tensors), reply, None)

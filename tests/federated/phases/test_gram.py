@@ -19,7 +19,6 @@ from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, un
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import (
     GRAM,
     LARGEST_COLUMN,
@@ -28,7 +27,7 @@ from flwr_flynn.federated.phases.gram import (
 )
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
+from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
@@ -36,6 +35,7 @@ from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScor
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import evaluation_of
 from tests.federated.phases.test_refinement import LABELS, NAMES, PLAN, SPEC, SPLITS, X, Y, changed, parts
 from tests.federated.runs import Exchange, in_process, refusal
 from tests.memory import traced
@@ -285,7 +285,7 @@ LEARNED = learn_gram(TWO, X, Y, 3, 0.5)
 assert LEARNED is not None
 SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
 EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
-EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
+EVALUATION = evaluation_of(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
 THREE = [SUMS_REQUEST, EVALUATION_REQUEST, EVALUATION]
 
 
@@ -541,8 +541,8 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     silent.step(EVALUATE, failures={"3": "failed"})
     assert digest(steps.rounds()) == digest(silent.rounds())
     settings_ = {"secure": True, "evaluates": True}
-    masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda _: None)
-    request = GramRequest(RunSpec(OWN, NAMES, mode_of(None, 1024)))
+    masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda *_: None)
+    request = GramRequest(RunSpec(OWN, NAMES, bound=1024))
     assert REFUSED not in masked.answer({PHASE: request.phase, **request.to_config()}, (), TRAIN).metrics
 
 

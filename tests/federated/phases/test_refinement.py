@@ -19,7 +19,6 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import searched
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Member
@@ -33,6 +32,7 @@ from flwr_flynn.model.refinement import LARGEST_WEIGHT, class_factors, held_out,
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.weight_search import Search, refine
 from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import evaluation_of
 from tests.federated.runs import Exchange, in_process, refusal, sha256, statistic_of
 from tests.memory import traced
 from tests.raising import raises
@@ -309,7 +309,7 @@ def later(run: RunSpec, counts: tuple[ClassCounts, ...]) -> RefinementRequest:
 RUN = RunSpec(SPEC, NAMES)
 COUNTS = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
 FIRST, LATER = first(RUN, COUNTS), later(RUN, COUNTS)
-EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), refined=LATER.weights)
+EVALUATION = evaluation_of(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), refined=LATER.weights)
 
 
 def too_wide(value: int) -> list[Any]:

@@ -17,11 +17,11 @@ from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.protocol import TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, Secure, bound_for, check_room, room
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, bound_for, check_room, room
 from tests.fakes import CLASSES, SPEC, counts_of, points
 from tests.raising import raises
 
-RUN = RunSpec(SPEC, CLASSES, Secure(256))
+RUN = RunSpec(SPEC, CLASSES, bound=256)
 REQUEST = CountsRequest(RUN)
 PARTS = [counts_of(*points(5 + i, seed=i)) for i in range(3)]
 TOTAL = PARTS[0] + PARTS[1] + PARTS[2]

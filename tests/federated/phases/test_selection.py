@@ -23,10 +23,9 @@ from flwr_flynn.federated.phases.selection import (
 )
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
-from flwr_flynn.federated.run_spec import RunSpec, Secure
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import Choice, fit_members
@@ -165,7 +164,7 @@ def test_replies_count_once_and_strangers_do_not() -> None:
 
 
 def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
-    request = replace(REQUEST, run=RunSpec(GRID, NAMES, Secure(64)))
+    request = replace(REQUEST, run=RunSpec(GRID, NAMES, bound=64))
     vector = np.zeros(request.n_entries)
     vector[:3] = 51
     replies = [Reply(cid, codec.write_tensors([vector]), 1, {}) for cid in "123"]

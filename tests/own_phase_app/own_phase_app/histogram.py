@@ -17,18 +17,18 @@ from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import LayoutRequest, register
+from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS
 from flwr_flynn.federated.samples import codes_of
-from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.counts import Tables
 
 MOST_BINS = 1000
 
 
 @register
 @dataclass(frozen=True)
-class HistogramRequest(LayoutRequest[Tables]):
+class HistogramRequest(Request[Tables]):
     """Ask how many samples have a value from i to i + 1 in the first column, for each bin i."""
 
     n_features: int
