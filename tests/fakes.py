@@ -31,10 +31,10 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
 from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import to_arrays
 from flwr_flynn.federated.outcome import model_of_members
+from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key

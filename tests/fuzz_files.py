@@ -19,7 +19,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_table import Row
+from flwr_flynn.app.settings_parser import Row
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated import samples as sample_reading
 from flwr_flynn.federated.federation_file import Federation

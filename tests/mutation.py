@@ -31,14 +31,14 @@ import sklearn.model_selection  # noqa: F401
 ROOT = Path(__file__).parents[1]
 NEAREST = {
     "model/counts": "model/test_counts model/test_noise_record federated/test_laws",
-    "model/scoring": "model/test_scoring model/test_leave_one_out model/test_noise_record model/test_model "
+    "model/scoring": "model/test_scoring model/test_leave_one_out_scores model/test_noise_record model/test_model "
     "model/test_candidates",
     "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
     "federated/phases/test_columns federated/phases/test_selection flower/test_noisy_runs",
     "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
     "privacy/ledger": "privacy/test_ledger privacy/test_release_policy federated/test_party",
-    "privacy/mechanism": "privacy/test_noisy_counts privacy/test_release_policy federated/test_codec",
-    "privacy/noisy_counts": "privacy/test_noisy_counts privacy/test_release_policy federated/test_codec",
+    "privacy/mechanism": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
+    "privacy/noise_mechanisms": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
 }
 OPTIONS = (
     "-q",

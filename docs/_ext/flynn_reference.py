@@ -28,7 +28,7 @@ from sphinx.util.docutils import SphinxDirective
 from flwr_flynn import errors
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_table import Row, Settings, key_of
+from flwr_flynn.app.settings_parser import Row, Settings, key_of
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.run_settings import MAX_SEED
-from flwr_flynn.app.settings_table import Settings, as_setting, in_json, setting
+from flwr_flynn.app.settings_parser import Settings, as_setting, in_json, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy

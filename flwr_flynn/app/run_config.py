@@ -24,7 +24,7 @@ from flwr_flynn.app.run_settings import (
     SecureSettings,
     simulated,
 )
-from flwr_flynn.app.settings_table import entries, setting, whole_numbers
+from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
 from flwr_flynn.federated.groups import MOST_GROUPS, not_by_group
 from flwr_flynn.model.candidates import HashPlan
 

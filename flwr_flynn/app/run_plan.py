@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_table import as_setting
+from flwr_flynn.app.settings_parser import as_setting
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
@@ -39,7 +39,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
-from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
+from flwr_flynn.model.refinement_search import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 
 NO_LIMIT = 10**9  # seconds: 30 years

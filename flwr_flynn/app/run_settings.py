@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr_flynn.app.settings_table import Settings, as_setting, setting
+from flwr_flynn.app.settings_parser import Settings, as_setting, setting
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from flwr_flynn._files import npy_header
 from flwr_flynn.errors import DataError, PayloadError, SpecError
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash

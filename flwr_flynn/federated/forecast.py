@@ -23,7 +23,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.gram import GRAM_TEMPERATURES
-from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
 from flwr_flynn.model.refinement import LEVELS
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 

@@ -16,8 +16,8 @@ from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.refinement import Weights
+from flwr_flynn.model.refinement_search import Search
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
-from flwr_flynn.model.weight_search import Search
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.access import PartyOptions as PartyOptions
-from flwr_flynn.federated.access import SampleAccess, log
-from flwr_flynn.federated.access import Samples as Samples
+from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
+from flwr_flynn.federated.permissions import SampleAccess, log
+from flwr_flynn.federated.permissions import Samples as Samples
 from flwr_flynn.federated.protocol import EXACT, NOTHING, PARTY, REFUSED, SECONDS, Answer, Array, Config
 from flwr_flynn.federated.request import request_of
 from flwr_flynn.federated.run_spec import announced_names

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.layout import Field, Sizes, largest_sum, n_entries, of_arrays, of_vector, to_arrays, to_vector
+from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.protocol import (
     EXACT,
     PHASE,

@@ -18,7 +18,7 @@ from scipy.special import log_softmax
 from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.model.leave_one_out import HELD, MAX_LOSS, Table, left_out_scores
+from flwr_flynn.model.leave_one_out_scores import HELD, MAX_LOSS, Table, left_out_scores
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept

@@ -26,9 +26,9 @@ from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import PredictionMixin
+from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
-from flwr_flynn.model.weight_search import refine
 
 Floats = npt.NDArray[np.float64]
 

@@ -26,9 +26,9 @@ import numpy.typing as npt
 from numba import njit
 from sklearn.utils import gen_batches
 
-from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram_scoring import (
     BATCH,
     LARGEST_LEVERAGE,
@@ -40,7 +40,7 @@ from flwr_flynn.model.gram_scoring import (
     responses,
     share_of,
 )
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES
+from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, MAX_LOSS, TEMPERATURES
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, solve
@@ -73,22 +73,17 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class GramMatrix:
+class GramMatrix(Tables):
     """Sums of the products of responses of every two rows, of responses by class, (L, m), and of samples, (L,).
 
-    All int64. `products` is the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,). Those of disjoint
-    sets of samples add.
+    The products are the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,).
     """
-
-    products: Table
-    sums: Table
-    n_per_class: Table
 
     @classmethod
     def zeros(cls, n_rows: int, n_classes: int) -> GramMatrix:
         """Sums of no samples."""
         shapes = (n_rows * (n_rows + 1) // 2,), (n_classes, n_rows), (n_classes,)
-        return cls(*(np.zeros(shape, np.int64) for shape in shapes))
+        return cls(tuple(np.zeros(shape, np.int64) for shape in shapes))
 
     @classmethod
     def from_data(
@@ -124,26 +119,19 @@ class GramMatrix:
         return square + np.triu(square, 1).T
 
     @property
-    def _parts(self) -> tuple[Table, ...]:
-        return self.products, self.sums, self.n_per_class
+    def products(self) -> Table:
+        """Upper triangle of the products, (m (m + 1) / 2,)."""
+        return self.tables[0]
 
-    def __add__(self, other: GramMatrix) -> GramMatrix:
-        return self._combine(other, np.add)
+    @property
+    def sums(self) -> Table:
+        """Sums of the responses by class, (L, m)."""
+        return self.tables[1]
 
-    def __sub__(self, other: GramMatrix) -> GramMatrix:
-        return self._combine(other, np.subtract)
-
-    def _combine(self, other: GramMatrix, operation: Any) -> GramMatrix:
-        if self.sums.shape != other.sums.shape:
-            raise CountsError("Gram matrix", f"shape {self.sums.shape} on both sides", other.sums.shape)
-        return GramMatrix(*map(operation, self._parts, other._parts))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GramMatrix):
-            return NotImplemented
-        return all(map(np.array_equal, self._parts, other._parts))
-
-    __hash__ = None  # type: ignore[assignment]
+    @property
+    def n_per_class(self) -> Table:
+        """Samples of each class, (L,)."""
+        return self.tables[2]
 
 
 class LeverageModel(NamedTuple):
@@ -151,10 +139,10 @@ class LeverageModel(NamedTuple):
 
     directions: npt.NDArray[np.int32]  # (m, r), in units of `DIRECTION_UNIT`
     mean: npt.NDArray[np.int32]  # (m,) mean responses of all samples, in units of `MEAN_UNIT`
-    values: Scores  # (r,) sums of the squares of all samples' coordinates on the directions
-    outside: float  # sum of the squares of all samples' distances from the directions
+    eigenvalues: Scores  # (r,) sums of the squares of all samples' coordinates on the directions
+    residual: float  # sum of the squares of all samples' distances from the directions
     strengths: Scores  # (S,)
-    rest: Scores  # (S,) leverage for each unit of squared distance from the directions
+    residual_leverage: Scores  # (S,) for each unit of squared distance from the directions
 
     def of(self, z: Scores, n_samples: int) -> Scores:
         """Leverages of responses, (b, m), of some of so many samples: (b, S), from 1 / n."""
@@ -163,13 +151,14 @@ class LeverageModel(NamedTuple):
         coordinates = (z @ self.directions.astype(np.float64) - offset * MEAN_UNIT) * DIRECTION_UNIT
         distances = ((z / MEAN_UNIT - self.mean) ** 2).sum(axis=1) * MEAN_UNIT**2
         found = np.empty((len(z), len(self.strengths)))
-        _add_up(coordinates * coordinates, distances, self.values, self.strengths, self.rest, 1.0 / n_samples, found)
+        of_residual, least = self.residual_leverage, 1.0 / n_samples
+        _add_up(coordinates * coordinates, distances, self.eigenvalues, self.strengths, of_residual, least, found)
         return found
 
     def mean_at(self, at: int, n_samples: int) -> float:
         """Mean leverage of all samples at one of the strengths."""
-        along = math.fsum((self.values / (self.values + self.strengths[at])).tolist())
-        return min((1.0 + along + self.outside * float(self.rest[at])) / n_samples, LARGEST_LEVERAGE)
+        along = math.fsum((self.eigenvalues / (self.eigenvalues + self.strengths[at])).tolist())
+        return min((1.0 + along + self.residual * float(self.residual_leverage[at])) / n_samples, LARGEST_LEVERAGE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,10 +190,10 @@ class GramFit:
         leverage = LeverageModel(
             np.rint(found.directions.T / DIRECTION_UNIT).astype(np.int32),
             np.rint(mean / MEAN_UNIT).astype(np.int32),
-            found.values,
-            found.outside,
+            found.eigenvalues,
+            found.residual,
             found.strengths,
-            found.rest,
+            found.residual_leverage,
         )
         return cls(rounded.astype(np.int32), np.array(bias, np.int64), matrix.n_per_class, leverage)
 

@@ -14,7 +14,7 @@ Each round takes one `RefinementStatistic` of every party, a sum over its sample
   correctly.
 
 The statistics of parties add up to that of the pooled samples, exactly. What the server makes of the sum is in
-`model.weight_search`. The start is read from the counts: 3 / (active bits) times the log rates of rule "bayes".
+`model.refinement_search`. The start is read from the counts: 3 / (active bits) times the log rates of rule "bayes".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sklearn.utils import gen_batches
 
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, Tables
-from flwr_flynn.model.leave_one_out import HELD
+from flwr_flynn.model.leave_one_out_scores import HELD
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.scoring import log_rates
 from flwr_flynn.model.subsample import content_shares

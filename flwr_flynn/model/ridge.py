@@ -48,9 +48,9 @@ class Solution(NamedTuple):
     weights: Floats  # (S, m, L)
     strengths: Floats  # (S,)
     directions: Floats  # (r, m), orthonormal
-    values: Floats  # (r,), sum of the samples' squared coordinates on each
-    outside: float  # sum of the samples' squared distances from these directions
-    rest: Floats  # (S,), leverage for each unit of squared distance outside the directions
+    eigenvalues: Floats  # (r,), sum of the samples' squared coordinates on each
+    residual: float  # sum of the samples' squared distances from these directions
+    residual_leverage: Floats  # (S,), for each unit of squared distance from the directions
 
 
 def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:

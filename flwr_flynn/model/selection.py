@@ -18,7 +18,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
+from flwr_flynn.model.leave_one_out_scores import TEMPERATURES, Table, leave_one_out_tables
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import falling_weight

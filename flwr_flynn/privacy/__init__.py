@@ -23,7 +23,7 @@ Entries of a release are signed: clipping them before they are summed would bias
 """
 
 from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism
-from flwr_flynn.privacy.noisy_counts import (
+from flwr_flynn.privacy.noise_mechanisms import (
     MECHANISMS,
     GaussianCounts,
     LaplaceCounts,

@@ -56,7 +56,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.privacy.mechanism import Mechanism
-from flwr_flynn.privacy.noisy_counts import mechanism_from_dict
+from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
 from flwr_flynn.privacy.release_policy import Policy, total_cost
 
 __all__ = ["Budget", "Policy", "Released", "main"]

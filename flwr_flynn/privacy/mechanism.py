@@ -1,4 +1,4 @@
-"""The base class of mechanisms: sensitivity, release and description; `noisy_counts` has the kinds of noise."""
+"""The base class of mechanisms: sensitivity, release and description; `noise_mechanisms` has the kinds of noise."""
 
 from __future__ import annotations
 

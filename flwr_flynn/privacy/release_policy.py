@@ -23,7 +23,7 @@ from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy.accounting import shown_bound, zcdp_epsilon
 from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism
-from flwr_flynn.privacy.noisy_counts import MECHANISMS, SimulatedRelease
+from flwr_flynn.privacy.noise_mechanisms import MECHANISMS, SimulatedRelease
 
 COMPOSITIONS = ("basic", "zcdp")
 

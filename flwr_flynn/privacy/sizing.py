@@ -23,7 +23,7 @@ from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.mechanism import LARGEST_SIZE
-from flwr_flynn.privacy.noisy_counts import GaussianCounts, LaplaceCounts
+from flwr_flynn.privacy.noise_mechanisms import GaussianCounts, LaplaceCounts
 
 
 def suggest_spec(

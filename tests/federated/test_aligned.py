@@ -28,9 +28,9 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram import gram_specs, learn_gram
+from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
-from flwr_flynn.model.weight_search import refine
 from tests.federated.runs import (
     DRIVERS,
     LABELS,

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import NOISY_EXAMPLES, no_mask
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.permissions import NOISY_EXAMPLES, no_mask
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest

@@ -16,8 +16,8 @@ from flwr.server import Server
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
 from flwr_flynn.errors import AggregationError, DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
@@ -158,7 +158,7 @@ def test_a_failed_count_costs_nothing_and_does_not_say_why(
 
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
-        patch.setattr("flwr_flynn.federated.access.count", fails)
+        patch.setattr("flwr_flynn.federated.permissions.count", fails)
         assert refusal(client) == "phase counts failed at this party"
     assert "secret" in caplog.text
     assert client.party.options.budget.spent() == (0.0, 0.0)

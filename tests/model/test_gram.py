@@ -22,7 +22,7 @@ from flwr_flynn.errors import ConfigError, CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.gram import GRAM_TEMPERATURES, GramFit, GramMatrix, gram_specs, learn_gram
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, GramScoring, checked_gram_specs, responses
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, TEMPERATURES
+from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, TEMPERATURES
 from tests.raising import raises
 
 X, Y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1)
@@ -98,7 +98,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sums_of_other_shapes_do_not_add() -> None:
-    with raises(CountsError, field="Gram matrix"):
+    with raises(CountsError, field="tables"):
         GRAM + GramMatrix.zeros(48, 4)
     assert GramMatrix.zeros(48, 3) != GRAM
     assert GRAM != "sums"
@@ -178,7 +178,7 @@ def test_a_sample_that_nothing_else_tells_of_is_wrong(how: str) -> None:
     labels = np.where(np.arange(300) == 7, 3, Y) if how == "alone" else Y
     fit = GramFit.of(GramMatrix.from_data(SPECS, X, labels, 4))
     if how == "far out":
-        fit = replace(fit, leverage=fit.leverage._replace(rest=fit.leverage.rest + 1.0))
+        fit = replace(fit, leverage=fit.leverage._replace(residual_leverage=fit.leverage.residual_leverage + 1.0))
     correct, losses = fit.tables(SPECS, X[7:8], labels[7:8])
     assert not correct.any()
     assert (losses[:, :, labels[7]] == round(64 / LOSS_UNIT)).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from flwr_flynn.model.weight_search import Step, descent, is_low_enough, shorter
+from flwr_flynn.model.refinement_search import Step, descent, is_low_enough, shorter
 
 N = 6
 

@@ -44,8 +44,8 @@ def leverages(found: Solution, centred: np.ndarray) -> np.ndarray:
     """Leverages without the intercept's, (n, S)."""
     squares = (centred @ found.directions.T) ** 2
     outside = (centred**2).sum(axis=1) - squares.sum(axis=1)
-    along = squares @ (1 / (found.values[:, None] + found.strengths))
-    return along + outside[:, None] * found.rest
+    along = squares @ (1 / (found.eigenvalues[:, None] + found.strengths))
+    return along + outside[:, None] * found.residual_leverage
 
 
 @pytest.mark.parametrize(("n", "m", "rank", "error"), [(400, 20, 0, 1e-6), (60, 300, 40, 0.15), (500, 120, 10, 0.1)])
@@ -65,8 +65,8 @@ def test_directions_are_those_of_the_largest_eigenvalues():
     found = solve(products, moments, n)
     assert found.directions.shape == (MOST_DIRECTIONS, 80)
     assert_allclose(found.directions @ found.directions.T, np.eye(MOST_DIRECTIONS), atol=1e-12)
-    assert_allclose(found.values[:12], np.linalg.eigvalsh(products)[::-1][:12], rtol=1e-6)
-    assert found.outside == pytest.approx(np.trace(products) - found.values.sum())
+    assert_allclose(found.eigenvalues[:12], np.linalg.eigvalsh(products)[::-1][:12], rtol=1e-6)
+    assert found.residual == pytest.approx(np.trace(products) - found.eigenvalues.sum())
 
 
 def test_strengths_end_where_the_mean_leverage_is_a_half():

@@ -17,7 +17,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model import selection
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables
+from flwr_flynn.model.leave_one_out_scores import TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.selection import Choice, best_temperature, choose, fit_members
 from flwr_flynn.model.subsample import kept
 

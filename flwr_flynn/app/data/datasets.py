@@ -22,7 +22,7 @@ from flwr_flynn.app.data.readers import ENDINGS, Rows, ending, read_rows, read_w
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_ID
-from flwr_flynn.app.settings_table import whole_numbers
+from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.party import Samples
 

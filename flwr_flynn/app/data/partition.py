@@ -1,4 +1,4 @@
-"""The two held-out rules, and the partitioners of flwr-datasets over indices and labels.
+"""The two held-out rules, and the partitioners of flwr-datasets (Dirichlet and others) over indices and labels.
 
 The rules give the same result in every process of a run. In simulations and open files the index of a sample and the
 split seed decide; in private files its content, since its index depends on other samples.

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
 from flwr_flynn.federated.request import Request, register

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
 from flwr_flynn.federated.request import RunRequest, register

@@ -15,11 +15,11 @@ import numpy as np
 
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn.errors import DataError, PayloadError, PrivacyError
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import run_of_members
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
@@ -134,7 +134,7 @@ def _checked(products: Array, sums: Array, sizes: Array) -> GramMatrix:
         is_possible &= not (row > LEVELS * np.minimum(total, totals[i:])).any()
     if not is_possible:
         raise PayloadError("Gram matrix", "products and sums that so many samples can have", "others")
-    return GramMatrix(products, sums, sizes)
+    return GramMatrix((products, sums, sizes))
 
 
 def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
@@ -167,8 +167,8 @@ class GramEvaluationRequest(RunRequest[Tables]):
 
     def to_config(self) -> dict[str, Scalar]:
         leverage = self.fit.leverage
-        vectors = [each.tolist() for each in (leverage.values, leverage.strengths, leverage.rest)]
-        figures = [self.fit.bias.tolist(), self.fit.n_per_class.tolist(), *vectors, leverage.outside]
+        vectors = [each.tolist() for each in (leverage.eigenvalues, leverage.strengths, leverage.residual_leverage)]
+        figures = [self.fit.bias.tolist(), self.fit.n_per_class.tolist(), *vectors, leverage.residual]
         return {**super().to_config(), key("fit"): json.dumps(figures)}
 
     def arrays(self) -> list[Array]:

@@ -22,10 +22,10 @@ import numpy as np
 
 from flwr_flynn.errors import CountsError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import Refined, members_of, model_of_members, run_of_members
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.counts import ExactCountsRequest
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key
@@ -46,7 +46,7 @@ from flwr_flynn.model.refinement import (
     start_weights,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, without_validation_samples
+from flwr_flynn.model.refinement_search import Search, held_out_counts, without_validation_samples
 
 _MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
 

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.layout import Field, Sizes
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns
 from flwr_flynn.federated.phases.columns import ColumnsRequest

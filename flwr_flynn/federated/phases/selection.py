@@ -1,4 +1,4 @@
-"""Phase "selection": members of the model, their scorings and weights, by the parties' own leave-one-out.
+"""Phase "selection": the members of the committee, their scorings and weights, by the parties' leave-one-out.
 
 Every counted party gets the sums of the counts and the candidates. Its answer has, for each candidate and class, the
 number of its training samples that the model trained without the sample classifies correctly (the diagonal of the
@@ -18,16 +18,16 @@ import numpy as np
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.outcome import members_of
+from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
-from flwr_flynn.model.leave_one_out import (
+from flwr_flynn.model.leave_one_out_scores import (
     LOSS_UNIT,
     MAX_LOSS,
     TEMPERATURES,

@@ -29,8 +29,8 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, class_factors, held_out, start_weights
+from flwr_flynn.model.refinement_search import Search, refine
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.model.weight_search import Search, refine
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import evaluation_of
 from tests.federated.runs import Exchange, in_process, refusal, sha256, statistic_of

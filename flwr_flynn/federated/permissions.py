@@ -1,4 +1,4 @@
-"""Access control of a party's samples: every access checks the current request's permission.
+"""Permissions of a party: what it allows, and access to its samples, which checks the current request each time.
 
 Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.confusion` alone, and by
 `SampleAccess.keep` for the party's own copy of the model. No text of an error holds a value of the data.

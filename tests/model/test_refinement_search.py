@@ -32,7 +32,7 @@ from flwr_flynn.model.refinement import (
     held_out,
     statistic_of,
 )
-from flwr_flynn.model.weight_search import Search, held_out_counts, refine, without_validation_samples
+from flwr_flynn.model.refinement_search import Search, held_out_counts, refine, without_validation_samples
 from tests.memory import traced
 from tests.raising import raises
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flwr_flynn.app.settings_table import Settings, as_setting, entries, setting, whole_numbers
+from flwr_flynn.app.settings_parser import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
 from tests.raising import raises
 
