@@ -1,6 +1,6 @@
 """The server's own file of a federation; `flwr_flynn.federated.federation_file` has the code.
 
-``python -m flwr_flynn.federation show federation.npz`` prints who is in it.
+``python -m flwr_flynn.federation show federation.npz`` prints its parties.
 """
 
 import sys

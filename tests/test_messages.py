@@ -127,7 +127,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "memory: hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: refused(
         Party(samples(*points(9)), PartyOptions(memory_limit=1))
     ),
-    "policy max-epsilon: this release does not fit in what is left": lambda folder: release(folder, epsilon=0.5),
+    "policy max-epsilon: this release would exceed it": lambda folder: release(folder, epsilon=0.5),
     "ledger state is lost; nothing is released until it is reset": lost_ledger,
     "model.npz: not a model file, or damaged (BadZipFile)": no_model,
     "model.npz: a model without a roster: nobody can join or leave": a_model,

@@ -37,7 +37,7 @@ _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
 class UnreadyClient(Client):
-    """A party that cannot take part; its replies have its name and the reason, which an exception would not."""
+    """Client of a party that cannot participate; its replies have its name and the reason, unlike an exception."""
 
     def __init__(self, name: str | None, reason: str) -> None:
         self.refusal: dict[str, Scalar] = {REFUSED: reason}
@@ -59,7 +59,7 @@ def client_fn(context: Context) -> Client:
 
 
 def in_simulation() -> bool:
-    """Tell if this call comes from an actor of Flower's simulation engine.
+    """True if this call comes from an actor of Flower's simulation engine.
 
     Settings cannot decide: Flower's tutorials give ``partition-id`` to deployed nodes as well, a key may be misspelt,
     and run settings come from the server. Nothing is imported: an actor of Ray has Ray, and Flower's module of actors,
@@ -154,10 +154,10 @@ def _ready(make: Callable[[], Client], name: str | None) -> Client:
     try:
         return make()
     except FlyNNError as error:
-        log(WARNING, "FlyNN: cannot take part: %s", datasets.full_text(error))
+        log(WARNING, "FlyNN: cannot participate: %s", datasets.full_text(error))
         return UnreadyClient(name, str(error))
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
-        log(ERROR, "FlyNN: cannot take part", exc_info=error)
+        log(ERROR, "FlyNN: cannot participate", exc_info=error)
         return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 

@@ -127,7 +127,7 @@ def alignment(run: Run) -> dict[str, Any] | None:
 
 
 def refinement(run: Run) -> dict[str, Any] | None:
-    """Balanced accuracy on samples held out of the refinement, and parties that missed a round; None without it."""
+    """Balanced accuracy on the refinement's validation samples, and parties that missed a round; None without it."""
     search = searched(run.state)
     if search is None:
         return None
@@ -166,7 +166,7 @@ def _member(member: ModelMember) -> dict[str, Any]:
 
 
 def _privacy(strategy: BaseStrategy, mechanism: Mechanism) -> dict[str, Any]:
-    """The promise of the mechanism, and an estimate of the number of samples by the noisy counts."""
+    """Privacy guarantee of the mechanism, and an estimate of the number of samples from the noisy counts."""
     epsilon = mechanism.epsilon(mechanism.delta)
     return {
         "guarantee": mechanism.guarantee(),
@@ -217,8 +217,8 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
 def _pooled_options(run_plan: RunPlan) -> RunOptions:
     """Options of the same run over one party with the pooled samples.
 
-    With a disclosure floor, what the parties disclosed of the columns is not what the pool would disclose: then the run
-    begins at the counts, with the specs of the parties' columns.
+    With a disclosure floor the parties disclose other figures of the columns than the pool would. The run then begins
+    at the counts, with the specs of the parties' columns.
     """
     options, run_spec = run_plan.strategy.run.options, run_plan.strategy.run.state.run_spec
     n_examples = run_plan.strategy.counts.n_examples

@@ -23,7 +23,7 @@ _STEPS = {
 
 
 def table(report: Report, folder: Path) -> str:
-    """The report's short form."""
+    """Short form of a report, as text."""
     sections = (_party_rows, _sample_rows, _hash_rows, _refinement_rows, _gram_rows, _privacy_rows, _traffic_rows)
     rows = [row for section in (*sections, _evaluation_rows, _digest_rows) for row in section(report)]
     rows.append(("output folder", str(folder)))
@@ -54,11 +54,11 @@ def _sample_rows(report: Report) -> list[Row]:
     examples, privacy, simulation = f"{report['examples']}", report["privacy"], report.get("simulation")
     if privacy:
         estimate = privacy["examples_estimate"]
-        examples = "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
-    rows = [("training examples", examples)]
+        examples = "hidden" if estimate is None else f"hidden, about {estimate} (estimate from the noisy counts)"
+    rows = [("training samples", examples)]
     if simulation:
-        dealt = f"{simulation['dealt']} of {simulation['samples']}; those not trained on are held out"
-        rows.append(("  samples dealt out", dealt))
+        dealt = f"{simulation['dealt']} of {simulation['samples']}, training and test samples"
+        rows.append(("  samples distributed", dealt))
         if simulation["empty_parties"]:
             rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
     return rows
@@ -91,10 +91,10 @@ def _hash_rows(report: Report) -> list[Row]:
 
 def _alignment_text(alignment: dict[str, Any]) -> str:
     if alignment["accuracies"] is None:
-        return "that of the saved run" if alignment["is_used"] else "none: no party's columns differ beyond chance"
+        return "as in the saved run" if alignment["is_used"] else "none: no party's columns differ beyond chance"
     plain, aligned = alignment["accuracies"]
-    used = "used by parties; the server's model has none" if alignment["is_used"] else "not used"
-    return f"{used}: leave-one-out {aligned:.4f}, {plain:.4f} without; {alignment['parties']} parties have one"
+    used = "in the parties' copies of the model" if alignment["is_used"] else "not used"
+    return f"{used}: leave-one-out {aligned:.4f}, {plain:.4f} without; {alignment['parties']} parties align"
 
 
 def _refinement_rows(report: Report) -> list[Row]:
@@ -108,16 +108,16 @@ def _refinement_rows(report: Report) -> list[Row]:
     if not refinement["accuracies"]:
         return [("refinement", "none: no party with samples replied")]
     before, found = refinement["accuracy_before"], refinement["accuracies"]
-    used = "" if refinement["is_used"] else "; the model is left as it was"
+    used = "" if refinement["is_used"] else "; not used"
     text = f"{before:.4f} before, {max(found):.4f} in round {found.index(max(found)) + 1} of {len(found)}{used}"
-    return [("refinement, held out", text), *_phase_reasons(refinement["missing"])]
+    return [("refinement, validation", text), *_phase_reasons(refinement["missing"])]
 
 
 def _gram_rows(report: Report) -> list[Row]:
     gram = report["gram"]
     if gram is None:
         return []
-    text = "none: too few parties replied, or their sums lead to no regression"
+    text = "none: too few parties replied, or the regression failed"
     if gram["accuracy"] is not None:
         text = f"{gram['rows']} rows, leave-one-out {gram['accuracy']:.4f}, weight {gram['share']:.2f}"
     return [("Gram matrix", text), *_phase_reasons(gram["missing"])]
@@ -127,10 +127,10 @@ def _privacy_rows(report: Report) -> list[Row]:
     privacy = report["privacy"]
     if not privacy:
         return []
-    promise = "NONE: seeded noise, for simulations"
+    guarantee = "NONE: seeded noise, for simulations"
     if privacy["epsilon"] is not None:
-        promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
-    rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
+        guarantee = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
+    rows = [("privacy", f"{guarantee}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
     if report["evaluation"]:
         rows.append(("  not covered", "the confusion matrices behind the figures below"))
     return rows
@@ -154,7 +154,7 @@ def _evaluation_rows(report: Report) -> list[Row]:
         names = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
         rows += [(name, f"{evaluation[key]:.4f}") for key, name in names.items()]
         worst = evaluation["worst_party"]
-        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
+        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"
         rows.append(("worst party", shown))
         if prior := evaluation.get("class_prior"):
             worst = prior["worst_party"]
@@ -162,11 +162,11 @@ def _evaluation_rows(report: Report) -> list[Row]:
             rows.append(("with class prior", shown))
     else:
         why = f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
-        why = why if report["evaluates"] else "none: no results leave the parties"
+        why = why if report["evaluates"] else "none: parties send no results"
         errors = ", ".join(dict.fromkeys(report["evaluation_errors"]))
         rows.append(("evaluation", f"failed with {errors}" if errors else why))
     rows += _reasons("not evaluated" if report["evaluates"] else "has no model", silent)
-    return rows + _reasons("could not keep the model", report["unkept"])
+    return rows + _reasons("could not save the model", report["unkept"])
 
 
 def _digest_rows(report: Report) -> list[Row]:
@@ -176,7 +176,7 @@ def _digest_rows(report: Report) -> list[Row]:
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
         for name in [name for name in EQUALITIES if name in sha]:
-            unknown = f"{len(report['missing'])} missing" if name == "equal" else "not all samples took part"
+            unknown = f"{len(report['missing'])} missing" if name == "equal" else "some samples were left out"
             rows.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
     if report["privacy"] and report.get("simulation"):
         rows.append((EQUALITIES["equal"], "n/a, noisy"))

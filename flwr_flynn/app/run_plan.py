@@ -187,7 +187,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
     if config.is_private:
         plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_columns:
-        log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
+        log(logging.WARNING, "FlyNN: scaling auto leaves the columns unscaled: %s are too many", plan.n_features)
     for what, needed in _memory_needs(config, plan, classes, parties).items():
         if (size := needed / 2**30) > config.memory_limit:
             raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
@@ -299,14 +299,14 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
 
 
 def _n_honest(config: RunConfig, n_parties: int) -> int:
-    """Parties whose shares of the noise are enough: one less than are certain to be in a secure sum, unless given."""
+    """Parties whose noise shares give the guarantee: one less than are certain to be in the sum, unless given."""
     most = max(2, round(config.secure_threshold * n_parties))  # SecAgg+ opens no sum of fewer
     if config.honest_parties > most:
         raise config.refused("honest_parties", f"at most {most}, secure-threshold of {n_parties} parties")
     n_honest = config.honest_parties or max(2, most - 1)
     log(
         logging.INFO if n_honest < most else logging.WARNING,
-        "FlyNN: parties share one noise: the shares of %s of them are enough, at least %s are in the sum; %s may "
+        "FlyNN: the guarantee needs the noise shares of %s parties; at least %s are in the secure sum, so %s may "
         "disclose their share",
         n_honest,
         most,

@@ -52,7 +52,7 @@ class RunSettings(Settings):
 
 @dataclass(frozen=True)
 class DataSettings(RunSettings):
-    """The data set of a simulation, and its held-out samples; a deployed party's own data are in its node config."""
+    """The data set of a simulation, and its test samples; a deployed party has its own data in its node config."""
 
     group = "data"
 
@@ -69,7 +69,7 @@ class DataSettings(RunSettings):
 
 @dataclass(frozen=True)
 class PartitionSettings(RunSettings):
-    """The partitioner of flwr-datasets that deals the data of a simulation, and its parameters."""
+    """The partitioner of flwr-datasets that distributes the data of a simulation, and its parameters."""
 
     group = "partitioner"
 
@@ -94,7 +94,7 @@ class PartitionSettings(RunSettings):
 
     @property
     def partition_column(self) -> str:
-        """Name of the column other than the label by which samples are dealt; "" for none."""
+        """Name of the column other than the label by which samples are distributed; "" for none."""
         return str(self.options().get("partition_by", "")) if self.partitioner in BY_COLUMN else ""
 
     def check(self) -> None:
@@ -276,7 +276,7 @@ class ScoringSettings(RunSettings):
 
 @dataclass(frozen=True)
 class PrivacySettings(RunSettings):
-    """Noise on the counts, and its promise."""
+    """Noise on the counts, and the privacy guarantee."""
 
     group = "privacy"
 

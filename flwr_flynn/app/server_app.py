@@ -54,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
-    """Run all rounds, and return the types of errors in the evaluation, without which the model stands."""
+    """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
         threshold = config.secure_threshold if config.secure else None
@@ -148,7 +148,7 @@ class RunFiles:
                 raise ConfigError(field, "none yet", f"one: {self.federation} (action = join adds to it)")
             if self.unfinished.exists():
                 expected = "no run that stopped before its end"
-                raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume goes on with it)")
+                raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume continues it)")
             return None
         source = self.unfinished if action == "resume" else self.federation
         if not source.is_file():
@@ -165,7 +165,7 @@ class RunFiles:
             if run.is_specified and run.due is not None and run.due_if_resumed == run.due.name:
                 first = not self.unfinished.exists()
                 if _write([], lambda: run.federation(run_id).save(self.unfinished)) and first:
-                    log(logging.INFO, "FlyNN: if the run stops now, action = resume goes on from %s", self.unfinished)
+                    log(logging.INFO, "FlyNN: if the run stops, action = resume continues it from %s", self.unfinished)
 
         return keep
 

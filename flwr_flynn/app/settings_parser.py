@@ -80,7 +80,7 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Check what no setting can tell by itself. A group that has such checks extends this."""
+        """Check the relations between settings. A group with such checks extends this."""
         for row in self.rows():
             for needed in row.facts.needs:
                 value = getattr(self, needed)

@@ -1,6 +1,6 @@
-"""A party as Flower calls it; `federated.party` has the logic.
+"""Flower's client of one party; `federated.party` has the logic.
 
-Every failure is a reply without arrays and with a reason: an exception would reach the server without its sender.
+Every failure is a reply with a reason and without arrays. An exception would reach the server without its sender.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _OK = Status(Code.OK, "Success")
 
 
 class FlyNNClient(NumPyClient):
-    """Flower client that takes part with the samples of one party.
+    """Flower client of one party and its samples.
 
     Parameters
     ----------
     X : (n, d) array-like or scipy sparse, optional
-        Training samples. n may be 0; such a party sends zeros, and is counted.
+        Training samples. n may be 0; such a party sends zeros and is counted.
     y : (n,) array-like, optional
         Their labels, strings or integers.
     X_test, y_test : like `X` and `y`, optional
-        Held-out samples for the evaluation of the federated model. Without them the party receives the model, and
-        reports no results.
+        Test samples for the evaluation of the federated model. Without them the party receives the model and reports
+        no results.
     load : callable, optional
-        Function that returns `federated.party.Samples`, instead of samples. Its argument is the names of the features
-        that the run announces, () without names. With a budget it is called once the ledger has admitted a request.
+        Function that returns `federated.party.Samples`, instead of samples. Its argument is the names of the run's
+        features, () without names. With a budget the client calls it after the ledger has admitted a request.
     width : callable, optional
-        Beside `load`: function of the same names that returns the number of columns, and reads no sample.
+        Beside `load`: function of the same names that returns the number of columns without reading samples.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves
         As in `federated.party.PartyOptions`.
     response_seconds, on_model
@@ -58,7 +58,7 @@ class FlyNNClient(NumPyClient):
     Raises
     ------
     ConfigError
-        A setting is not as described; the message names it. The samples are looked at when the server asks for them.
+        A setting is not as described; the message names it. Samples are checked when the server asks.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class FlyNNClient(NumPyClient):
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Answer a request of the evaluate channel: receive and evaluate the model, or take part in the selection."""
+        """Answer a request of the evaluate channel: receive and evaluate the model, or participate in the selection."""
         _log_package()
         answer = self.party.answer(config, parameters, EVALUATE)
         accuracy = answer.metrics.get("accuracy")
@@ -124,13 +124,13 @@ class FlyNNClient(NumPyClient):
         return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:
-        """The party as Flower calls it; sizes that a server declares are checked, unlike in Flower's own wrapper."""
+        """Client for Flower, which checks the sizes that a server declares, unlike Flower's own wrapper."""
         return _Wire(self)
 
 
 @cache
 def _log_package() -> None:
-    """Log version and folder of the package once in a process: an app may bring another one than is installed."""
+    """Log version and folder of the package once in a process: an app may bring a version of its own."""
     folder = Path(__file__).resolve().parents[1]
     log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
 

@@ -1,7 +1,7 @@
 """Log lines of a run: its plan at the start, one line for every party, one for every phase.
 
-Of the data, a line shows numbers of samples and accuracies alone, and of noisy counts neither. `federated.roster`
-cleans names and reasons of parties.
+The only facts about the data in a line are numbers of samples and accuracies; with noisy counts there are none.
+`federated.roster` cleans names and reasons of parties.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def hash_lines(run: RunSpec) -> list[str]:
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
     """The plan of a run, before a party is asked."""
     options, spec = run.options, run.state.run_spec
-    evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "left out"
+    evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "none"
     if options.distribute and not options.fraction_evaluate:
-        evaluated += ", they only get the model"
+        evaluated += "; they only get the model"
     yield INFO, f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}"
     if options.plan is not None:
         yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
@@ -76,15 +76,15 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
 def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None = None) -> Iterator[Line]:
     """The results of one exchange: a line for every party, then one for the phase.
 
-    `logged` has the newest reasons of missing parties in earlier lines, by name. They are not repeated; it is updated.
+    `logged` has the last logged reason of each missing party, by name. The reason is not repeated; `logged` is updated.
     """
     phase, batch, names = result.phase, result.batch, result.names
     if phase.channel == TRAIN:
         done = "withdrawn" if batch.taken_out else "accepted"
-        hidden = "examples hidden" if run.state.run_spec.mechanism is None else "noisy counts"
+        hidden = "number of samples hidden" if run.state.run_spec.mechanism is None else "noisy counts"
         for cid, member in batch.members.items():
             seconds = "" if member.seconds is None else f", {member.seconds:.2f} s"
-            samples = hidden if member.examples is None else f"{member.examples} examples"
+            samples = hidden if member.examples is None else f"{member.examples} samples"
             yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{seconds}, {done}"
     for cid in batch.repeated:
         yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
@@ -94,7 +94,7 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
         if name not in again:
             yield WARNING, f"{phase.name}: {name}: missing: {reason}"
     if again:
-        yield WARNING, f"{phase.name}: missing for the same reason as before: {listed(again)}"
+        yield WARNING, f"{phase.name}: missing for the same reason: {listed(again)}"
     logged.update(result.missing)
     if not result.accepted:
         yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
@@ -107,21 +107,21 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
     found = run.state.results.get(phase.name)
     if isinstance(found, Columns):  # from which the hashes follow
         if found.fallback_reason:
-            yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {found.fallback_reason}"
+            yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {found.fallback_reason}"
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
     if isinstance(found, Evaluation):
         for name, reason in found.unkept.items():
-            yield WARNING, f"evaluation: {name}: could not keep the model: {reason}"
+            yield WARNING, f"evaluation: {name}: could not save the model: {reason}"
 
 
 def _difference_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
-    """A warning where two secure sums differ in few parties, whose values their difference shows."""
+    """Warning where two secure sums differ in few parties: the difference discloses their figures."""
     for name, roster in run.rosters.items():
         others = {member.node for member in roster.counted} ^ result.batch.passed.keys()
         if len(roster) and result.batch.passed and 0 < len(others) < LEAST_PARTIES:
             parties = listed([result.names.get(cid, f"node {cid}") for cid in sorted(others)])
-            text = f"in this sum or in that of {name}, not in both: the difference of the sums is theirs alone"
+            text = f"in only one of the sums {name} and {result.phase.name}: the difference discloses their figures"
             yield WARNING, f"{result.phase.name}: {parties}: {text}"
             return
 
@@ -150,21 +150,21 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
     search = searched(run.state)
     if isinstance(found, Refined) and search is not None and search.accuracies:
         before, latest = search.accuracies[0], search.accuracies[-1]
-        return f"balanced accuracy on held-out samples {latest:.4f}, {before:.4f} without refinement ({answers})"
+        return f"balanced accuracy on validation samples {latest:.4f}, {before:.4f} without refinement ({answers})"
     if isinstance(found, Evaluation) and found.figures is not None:
         figures: dict[str, Any] = found.figures
         worst, text = figures["worst_party"], ""
         if prior := figures.get("class_prior"):
             text = f"; with class prior {prior['accuracy']:.4f}, worst {prior['worst_party']['accuracy']:.4f}"
         return (
-            f"accuracy {figures['accuracy']:.4f} on {figures['examples']} examples of "
+            f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples of "
             f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
         )
     return answers
 
 
 def progress(total: int) -> Callable[[int], None]:
-    """A function of the number of samples just hashed, which logs the progress to `total` every ten seconds.
+    """Function that takes the number of newly hashed samples and logs the progress to `total` every ten seconds.
 
     Numbers of samples stay on this machine: those of a private party are secret.
     """

@@ -72,7 +72,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Batch size of `start`: it asks so many nodes at a time, and adds their replies before it asks the next. Nodes
         without an answer are asked once more at the end. A silent node delays its batch by `timeout`.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`, of which `spec`, `classes` and `min_parties` are required.
+        Fields of `flwr_flynn.federated.options.RunOptions`; `spec`, `classes` and `min_parties` are required.
 
     Raises
     ------
@@ -178,7 +178,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     # ---- messages
 
     def _wait_for(self, grid: Grid) -> list[str]:
-        """The parties that are present, once they and the counted ones that left are `min_available_nodes`."""
+        """Present parties, once they and the counted parties that left number `min_available_nodes`."""
         end = time.monotonic() + self.wait_timeout
         while len(present := _present(grid)) + self._left(present) < self._min_available and self._is_waiting:
             rest = end - time.monotonic()
@@ -293,7 +293,7 @@ def train(message: Message, party: FlyNNClient | Client) -> Message:
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.evaluate()`: receive and evaluate the model, or take part in the selection."""
+    """Answer a message to `@app.evaluate()`: receive and evaluate the model, or participate in the selection."""
     return _answer(message, party, EVALUATE)
 
 

@@ -1,12 +1,12 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and no single one.
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and no single vector.
 
 Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
 and a quantisation step of exactly 1, integers of at most `bound` in size are left as they are. They are sent with an
 offset of `bound`, as 0 to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The sum of N
 parties is exact if ``N * 2 * bound < 2 ** 32``.
 
-It protects against a server that follows the protocol, and no other: Flower's masks come from a 32-bit seed of a
-generator that is not cryptographic, and the server distributes the public keys of the parties.
+It protects against a server that follows the protocol, and against no other. Flower's masks come from a 32-bit seed of
+a generator that is not cryptographic, and the server distributes the public keys of the parties.
 
 In Flower one reply that cannot be read ends the sum for all parties. Here a reply is checked at each of the four stages
 before the protocol uses it, and a malformed one costs its sender alone. Masked counts and shares of the right form can
@@ -50,7 +50,7 @@ _SETUP = (
     *(Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD),
     *(Key.TARGET_RANGE, Key.MOD_RANGE, Key.CLIPPING_RANGE, Key.MAX_WEIGHT),
 )
-_SET_ASIDE = "set aside: the secure sum of its round came to nothing"
+_SET_ASIDE = "set aside: the secure sum of its round failed"
 
 _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
 """Clipping bound and threshold of SecAgg+, while a party counts for a secure sum."""
@@ -61,8 +61,8 @@ _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Flower's `secaggplus_mod` for requests of a secure sum; other requests pass.
 
-    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters that would show the server more than the
-    sum. A party that refuses to count fails, and is left out of the sum.
+    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters that would disclose more than the sum to
+    the server. A party that declines to count fails, and is left out of the sum.
     """
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:

@@ -8,8 +8,8 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
-A run needs `FlyNNStrategy.num_rounds` rounds; more rounds are for late parties. After the last round,
-`FlyNNStrategy.model` is the result, or an `AggregationError` where fewer than `min_parties` were counted.
+A run needs `FlyNNStrategy.num_rounds` rounds; more rounds are for late parties. After the last round
+`FlyNNStrategy.model` is the result. It raises an `AggregationError` if fewer than `min_parties` were counted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BaseStrategy(ABC):
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum over the parties counted so far, for the selected spec; before the selection for the first spec."""
+        """Sum over the parties counted so far, for the selected spec; before the selection, for the first spec."""
         return self.run.counts
 
     @property
@@ -89,7 +89,7 @@ class BaseStrategy(ABC):
 
     @property
     def missing(self) -> dict[str, str]:
-        """Reasons why parties that were asked are not counted, by name."""
+        """Reasons of the missing parties, which were asked and are not counted, by name."""
         return self.run.counted.missing
 
     @property
@@ -115,15 +115,15 @@ class BaseStrategy(ABC):
 
     @property
     def guarantee(self) -> str | None:
-        """The promise of a private run, `privacy.Mechanism.guarantee`; None without a mechanism."""
+        """Privacy guarantee of the run, `privacy.Mechanism.guarantee`; None without a mechanism."""
         return self.run.state.run_spec.guarantee
 
     def federation(self, run: str) -> Federation:
-        """The saved form of the run, from which a later run starts; it is not for the parties."""
+        """Saved form of the run, from which a later run starts; for the server alone."""
         return self.run.federation(run)
 
     def note_failure(self, cid: str, reason: str) -> None:
-        """Note why a party does not answer the present request, where no failed reply says it."""
+        """Note the reason of a party without an answer to the present request, where no failed reply has one."""
         self._failures.setdefault(cid, reason)
 
     def summary(self) -> None:
@@ -155,7 +155,7 @@ class BaseStrategy(ABC):
 
     @abstractmethod
     def _draw(self, size: int, present: Sequence[str]) -> list[str]:
-        """So many of the parties that are present, drawn as Flower does."""
+        """Draw `size` of the present parties as Flower does."""
 
     def _go_on(
         self, channel: str, replies: Sequence[Reply], failures: Failures, figures: Figures | None
@@ -260,7 +260,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     # ---- Flower's calls, in the order in which they come
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
-        """The counts of no samples. It is never None, for which Flower would ask a party."""
+        """Counts of no samples; for None Flower would ask a party."""
         self.summary()
         counts = codec.encode(*self.run.totals.parts) if self.run.is_specified else []
         return Parameters(codec.write_tensors(counts), "numpy.ndarray")
@@ -319,7 +319,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         return [(self._clients[cid], kind(sent, dict(ask.config))) for cid in ask.cids]
 
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """The parties that are present, once they and the counted ones that left are `min_available_clients`."""
+        """Present parties, once they and the counted parties that left number `min_available_clients`."""
         left = self._left(_present(client_manager))
         if self._is_waiting and not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
             self._warn_of_few(client_manager.num_available() + left)

@@ -1,7 +1,7 @@
-"""Rounds of a strategy through Flower's workflows, of which a malformed reply costs its sender alone.
+"""Rounds of a strategy through Flower's workflows, in which a malformed reply costs its sender alone.
 
-In Flower's workflows there is no timeout, an exception while one reply is read ends the run of all parties, and the
-error of a party loses its sender.
+Flower's own workflows have no timeout. In them an exception while one reply is read ends the run of all parties, and
+the error of a party loses its sender.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def run_rounds(
     timeout: float = 0,
     secure_threshold: float | None = None,
 ) -> list[str]:
-    """Run the rounds of a strategy, and return the types of errors in the evaluation, without which the model stands.
+    """Run the rounds of a strategy, and return the types of errors in the evaluation.
+
+    The model stands without an evaluation.
 
     Parameters
     ----------

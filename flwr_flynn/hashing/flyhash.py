@@ -219,7 +219,7 @@ class FlyHash:
         return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
-        """Tell the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
+        """Mask of the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
         return self._encoder.fits(X) if self._features is None else self._features.fits(dense(X))
 
     def count(

@@ -211,7 +211,7 @@ class HashSpec:
         noise_sigma : float, optional
             Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Needs both figures above.
         hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency
-            Passed on to the specification, which may raise a `SpecError`. Sizes left out go with those given.
+            Passed on to the specification, which may raise a `SpecError`. Other sizes follow from those given.
         **coded
             `coding`, `n_codes`, `edges` and `row_weights`, passed on likewise.
 

@@ -38,14 +38,14 @@ _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns ar
 class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Federated nearest-neighbour classifier with a fruit-fly hash (Ram & Sinha, AAAI 2022).
 
-    The model is a matrix of counts, one row per class. Models of disjoint data `merge` by addition, and learned samples
-    can be taken out again (`forget`), both exactly.
+    The model is a matrix of counts, one row per class. Models of disjoint data `merge` by addition, and `forget`
+    takes learned samples out again, both exactly.
 
     Parameters
     ----------
     spec : HashSpec, optional
-        The hash. It fixes everything about it: `signed`, `scaling` and `seed` are not used, and sizes that contradict
-        it are refused. Models merge only if they have equal specs.
+        The hash. With it `signed`, `scaling` and `seed` are not used, and sizes that contradict it are refused. Models
+        merge only if they have equal specs.
     hash_dim, row_nnz, hash_nnz : int, optional
         Sizes of the hash. Default: chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
     signed : "auto" or bool, default="auto"
@@ -200,8 +200,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def from_model(cls, model: Model, **parameters: Any) -> Self:
         """Fitted classifier of a model.
 
-        Parameters left out are, of a model with one member, its `spec`, `rule`, `decay` and `temperature`, so that
-        these stay when the classifier learns more. Give ``decay="auto"`` to have it chosen again then.
+        For a model with one member its `spec`, `rule`, `decay` and `temperature` are the defaults of these parameters.
+        They stay when the classifier learns more; with ``decay="auto"`` the decay is chosen again then.
         """
         scoring = model.members[0].scoring
         self = cls(rule=scoring.rule)
@@ -241,11 +241,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
         """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
 
-        A prior (`with_prior`) is dropped, as by `merge` and `forget`: it belongs to one party and one set of counts.
-        So do predictions with `decay` and `temperature` given; "auto" looks at the samples in `fit` only. `classes`,
-        all labels that may ever occur, is required at the first call. Sizes, scaling and members are chosen then,
-        and stay: the first batch should be large and typical, or `scaling` a pair of vectors. A `DataError`, and
-        nothing learned, if `classes` is missing at first or different later, or a label is not in it.
+        With `decay` and `temperature` given the predictions are the same, too; "auto" looks at the samples in `fit`
+        only. The first call needs `classes`, all labels that may ever occur. It chooses sizes, scaling and members for
+        good: the first batch should be large and typical, or `scaling` a pair of vectors. A prior (`with_prior`) is
+        dropped, as by `merge` and `forget`: it belongs to one party and one set of counts. A `DataError` refuses
+        missing or changed `classes`, or a label that is not in them; then nothing is learned.
         """
         self._validate_params()
         first = not hasattr(self, "model_")
@@ -271,7 +271,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         """Add the counts of another classifier: the result equals the model of the samples of both, without priors.
 
         Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add.
-        A `SpecError` names the fields in which the hashes differ; a `DataError` tells different classes or names.
+        A `SpecError` names the fields in which the hashes differ; a `DataError` reports different classes or names.
         """
         check_is_fitted(self)
         check_is_fitted(other)
@@ -295,8 +295,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
         """Take samples out again: the counts are then those of a model that never learned them. A prior is dropped.
 
-        A `CountsError`, and nothing changed, for samples that were not learned, where the counts show it; the counts of
-        similar samples may hide it. A `DataError` for a label that is not in `classes_`.
+        A `CountsError` refuses samples that were never learned, if the counts show it; the counts of similar samples
+        may hide it. A `DataError` refuses a label that is not in `classes_`. Then nothing is changed.
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)

@@ -159,7 +159,7 @@ class ClassCounts:
 
     @property
     def empty_classes(self) -> npt.NDArray[np.bool_]:
-        """Mask of the classes without samples, (L,) bool. All False for noisy counts, which do not tell."""
+        """Mask of the classes without samples, (L,) bool. All False for noisy counts, which do not show it."""
         return np.zeros(self.n_classes, np.bool_) if self.noise else np.asarray(self.n_per_class == 0)
 
     @property

@@ -130,7 +130,7 @@ class PredictionMixin:
     # -------- frequencies of one party
 
     def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
-        """Copy whose predictions weigh the classes by their frequencies; this one stays as it is.
+        """Copy whose predictions weigh the classes by their frequencies; this model stays as it is.
 
         Its probabilities are in proportion to those of this model times the frequencies. Counts, scorings and
         `novelty` are the same, and a class without samples in the counts stays below the others. See also
@@ -142,7 +142,7 @@ class PredictionMixin:
             Labels of samples that occur as often as those to come: class l gets (n_l + a) / (n + a L), with an a of
             at most 1/2, see `model.class_prior.smoothing`.
         frequencies : (L,) array-like of float, optional
-            In the place of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
+            Instead of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 
         Returns
         -------

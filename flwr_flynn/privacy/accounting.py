@@ -1,4 +1,4 @@
-"""Privacy accounting: the sigma of a promise (epsilon, delta), the epsilon of a sigma, and bounds never rounded down.
+"""Privacy accounting: the sigma of a guarantee (epsilon, delta), the epsilon of a sigma, and bounds never rounded down.
 
 A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, the privacy loss is
 that of as many discrete Gaussian mechanisms of sensitivity 1. The privacy loss distributions of dp-accounting compose
@@ -159,14 +159,14 @@ def laplace_sd(scale: float) -> float:
 
 
 def rounded_up(dividend: int, divisor: float) -> float:
-    """The quotient, never below the true one; a smaller scale of noise would break the promise."""
+    """Quotient, never below the true one; a smaller scale of noise would break the guarantee."""
     quotient = dividend / divisor
     enough = Fraction(quotient) * Fraction(divisor) >= dividend
     return quotient if enough else math.nextafter(quotient, math.inf)
 
 
 def shown_bound(bound: float, digits: int = 4) -> str:
-    """A bound as text, rounded up, because the printed bound is the promise."""
+    """A bound as text, rounded up, because the printed bound is the guarantee."""
     shown = f"{bound:.{digits}g}"
     if 0 < bound < math.inf and float(shown) < bound:
         step = 10.0 ** (math.floor(math.log10(bound)) - digits + 1)

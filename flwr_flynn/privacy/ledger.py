@@ -1,7 +1,7 @@
 """A party's ledger of its releases, bounded by its policy.
 
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every answered request with its
-release. The same request again gets the same release, which gives away nothing new; a new request counts against the
+release. The same request again gets the same release, which discloses nothing new; a new request counts against the
 policy. The ledger is on disk before a release is sent: a process that dies in between has spent too much rather than
 too little. While a ledger cannot be trusted, nothing is released until the party resets it by hand::
 
@@ -30,7 +30,7 @@ the ledger and lower the policy), and two ledgers for one data file, each of whi
 ...     except PrivacyError as error:
 ...         print(error)
 True True (0.6, 0.0)
-policy max-epsilon: this release does not fit in what is left
+policy max-epsilon: this release would exceed it
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Budget:
     Parameters
     ----------
     path : path-like
-        A folder of the party's own, made at the first release. A folder that is there before counts as a lost ledger.
+        The party's own folder, made at the first release. A folder from before counts as a lost ledger.
     policy : Policy
     data_path : path-like, optional
         The data file of the releases. A ledger that is made with a data file serves no other; one that is made without
@@ -104,7 +104,7 @@ class Budget:
     def release(
         self, mechanism: Mechanism, spec_fingerprint: str, count: Callable[[], ClassCounts], *, terms: str = ""
     ) -> Released:
-        """The answer to a request: the earlier one if there is one, or else a new release, recorded first.
+        """Release for a request: the earlier one if there is one, else a new one, recorded first.
 
         Request, policy and ledger decide about a refusal, before any data are touched. An earlier answer needs no data.
         """
@@ -138,7 +138,7 @@ class Budget:
             return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """The earlier answer to a request, which a party withdraws from a sum; never a new release."""
+        """Earlier release for a request, which a party withdraws from a sum; never a new one."""
         if mechanism.is_share:
             # Two sums, one with the share and one without, would differ by little more than the exact counts.
             text = "a share of the noise leaves in one secure sum only: it cannot be taken out of it"
@@ -246,8 +246,8 @@ class Budget:
         """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
             text = (
-                f"ledger {self.path.name}: was made for composition {ledger.composition}, and keeps to it until it is "
-                f"reset; policy composition {self.policy.composition}"
+                f"ledger {self.path.name}: its composition is {ledger.composition} until a reset; the policy's is "
+                f"{self.policy.composition}"
             )
             raise PrivacyError("policy composition", ledger.composition, self.policy.composition, text=text)
         if ledger.data_path is not None and ledger.data_path != self.data_path:
@@ -260,8 +260,8 @@ class Budget:
                 self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
             except (KeyError, ConfigError):
                 raise self._trouble("altered", _ALTERED) from None
-            except PrivacyError as error:  # it was paid for by the weaker promise
-                why = f": a release before protects less; nothing is released until it is reset ({error})"
+            except PrivacyError as error:  # it was paid for by the weaker guarantee
+                why = f": an earlier release protects less; nothing is released until it is reset ({error})"
                 raise self._trouble("weaker", why) from None
 
     @contextmanager
@@ -286,7 +286,7 @@ class Budget:
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
                 return mechanism.received(file["counts"], entry["request"]["spec"])
         except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-            raise self._trouble("release", ": the release that answered this request is lost or altered") from None
+            raise self._trouble("release", ": the stored release for this request is lost or altered") from None
 
 
 def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:

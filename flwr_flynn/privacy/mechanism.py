@@ -33,21 +33,21 @@ class Mechanism(ABC):
     Parameters
     ----------
     epsilon : float
-        Bound on what one release gives away, .001 <= epsilon <= 100.
+        Bound on the privacy loss of one release, .001 <= epsilon <= 100.
     hash_nnz : int
         rho of the counts' hash.
     n_classes : int
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        Data sets that must be hard to tell apart: with or without one record, or with one record replaced.
+        Data sets that must be hard to distinguish: with or without one record, or with one record replaced.
     records_per_person : int, default=1
-        Most records of one person, which the promise covers together.
+        Most records of one person; the guarantee covers them together.
     """
 
     kind: ClassVar[str]
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
     optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
     selects: ClassVar[bool] = False  # True: a release has some of the entries only
-    delta: float = 0.0  # probability with which the promise may fail
+    delta: float = 0.0  # probability with which the guarantee may fail
     n_honest: int | None = None  # parties that share the noise of one, in a secure sum
     sampler: Sampler = OpenDPNoise()
 
@@ -92,7 +92,7 @@ class Mechanism(ABC):
 
     @property
     def zcdp_rho(self) -> float:
-        """Upper bound of the zCDP parameter of one release. It is no relation of the rho of a hash."""
+        """Upper bound of the zCDP parameter of one release. The rho of a hash is another figure."""
         return accounting.pure_rho(self.epsilon())
 
     @abstractmethod
@@ -127,7 +127,7 @@ class Mechanism(ABC):
             raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
 
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
-        """The noisy counts of a release, of which the array alone was sent."""
+        """Noisy counts of a release from its array."""
         variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
         release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
         counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
@@ -136,20 +136,20 @@ class Mechanism(ABC):
         return counts
 
     def guarantee(self) -> str:
-        """The promise, and its limits, in words."""
+        """Privacy guarantee and its limits, in words."""
         people = "one record"
         if self.records_per_person > 1:
             people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
         factor = shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
-        promise = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
+        bounds = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
         return (
-            f"Differential privacy with {promise}: {self._noise()}. Whether {people} had been {what} changes the "
+            f"Differential privacy with {bounds}: {self._noise()}. Whether {people} had been {what} changes the "
             f"probability of any outcome of one release by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
-            + ". Not covered: what else a party lets be known (that it takes part, a centre or scale learned from its "
-            "data, logs, results on its own samples), and what is true of everybody and can be learned without any one "
+            + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
+            "data, logs, results on its own samples), and facts about people in general, which show without any one "
             "record. Further releases from the same records add their epsilon and delta to these."
         )
 

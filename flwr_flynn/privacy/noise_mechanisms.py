@@ -1,4 +1,4 @@
-"""Kinds of noise on counts, and mechanisms from their descriptions; `flwr_flynn.privacy` says how they differ."""
+"""Kinds of noise on counts, and mechanisms from their descriptions; `flwr_flynn.privacy` compares them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flwr_flynn.privacy.samplers import Sampler, SeededNoise
 
 
 class GaussianCounts(Mechanism):
-    """Discrete Gaussian noise on every count, with the smallest sigma that keeps the promise (`privacy.accounting`).
+    """Discrete Gaussian noise on every count, with the smallest sigma for the guarantee (`privacy.accounting`).
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class GaussianCounts(Mechanism):
         1e-12 <= delta <= .5; it should be much below one over the number of people.
     n_honest : int, optional
         For a secure sum: each party adds a share of the noise, and the shares of any `n_honest` parties add up to all
-        of it. The promise is then about the sum. It holds while `n_honest` parties add their share and tell nobody.
+        of it. The guarantee is about the sum. It holds while `n_honest` parties add their share and keep it secret.
     **common
         `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for `Mechanism`.
 
@@ -265,7 +265,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 
 
 def mechanism_from_dict(values: Any) -> Mechanism:
-    """The mechanism of a description as `Mechanism.to_dict` makes it; the description is not trusted."""
+    """Mechanism of an untrusted description, in the form of `Mechanism.to_dict`."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise ConfigError("mechanism", "a mapping", type(values).__name__)
     given = dict(values)

@@ -138,7 +138,7 @@ class Policy:
         inner.require_feasible()
         cost = Cost.of(mechanism, self.composition)
         epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
-        if cost.epsilon == math.inf:  # without a promise by itself, it has none by any account
+        if cost.epsilon == math.inf:  # without a guarantee by itself, it has none by any account
             epsilon = math.inf
         if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
             cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
@@ -153,13 +153,13 @@ class Policy:
     def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
         # The rho of Gaussian noise converts back to more than its epsilon: one release of all that the policy allows
         # would not fit. It may be the first, and is then the last. Policy and first request decide about this branch;
-        # they are the same for neighbouring data, and the promise holds in both branches.
+        # they are the same for neighbouring data, and the guarantee holds in both branches.
         fits = cost.epsilon <= self.max_epsilon * _ROUNDING and cost.delta <= self.max_delta * _ROUNDING
         return self.composition == "zcdp" and not earlier and fits
 
     def _refusal(self, name: str, figures: str) -> PrivacyError:
         field = f"policy {name}"
-        error = PrivacyError(field, text=f"{field}: this release does not fit in what is left")
+        error = PrivacyError(field, text=f"{field}: this release would exceed it")
         error.add_note(f"policy {name}: {figures} (composition {self.composition})")
         return error
 

@@ -41,9 +41,9 @@ def suggest_spec(
 ) -> HashSpec:
     """Sizes of a hash for counts with the noise of `GaussianCounts`, or of `LaplaceCounts` where delta is 0.
 
-    The fewer samples for the noise, the smaller m: this is `HashSpec.suggest` with the amount of noise. Laplace noise
-    grows with rho, and not with its square root. There rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L for
-    two parties, at least 64.
+    The sizes are those of `HashSpec.suggest` with the amount of noise: m falls with the number of samples. Laplace
+    noise grows with rho, and not with its square root. There rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L
+    for two parties, at least 64.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def suggest_spec(
 def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
     """Noisy counts with every entry clipped to -bound to bound, for a sum modulo a larger number.
 
-    An entry beyond the bound is no error: it must show in nothing but the release.
+    An entry beyond the bound raises no error, which would disclose it.
     """
     if not counts.noise:
         raise CountsError("clamped", "noisy counts", "exact ones")

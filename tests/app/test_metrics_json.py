@@ -97,7 +97,7 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
             [
                 "parties counted 2 of 3",
                 "not counted: c no reply",
-                "training examples 7",
+                "training samples 7",
                 "bytes per party 1.1 MB up, 2.0 kB down",
                 "counts 900.0 kB up, 40 B down",
                 "model and evaluation 200.0 kB up, 2.0 kB down",
@@ -111,11 +111,11 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
         (
             {"simulation": SIMULATION, "sha256": SHA | {"pooled": "34cd", "equal": False, "model_equal": None}},
             [
-                "samples dealt out 8 of 9; those not trained on are held out",
+                "samples distributed 8 of 9, training and test samples",
                 "parties with no samples 1",
                 "trained on pooled data 34cd",
                 "equal NO",
-                "whole model equal n/a, not all samples took part",
+                "whole model equal n/a, some samples were left out",
             ],
             [],
         ),
@@ -129,15 +129,15 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
         (
             {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}},
             [
-                "evaluation none: no results leave the parties",
+                "evaluation none: parties send no results",
                 "has no model: a no reply",
-                "could not keep the model: b disk full",
+                "could not save the model: b disk full",
             ],
             [],
         ),
         (
             {"evaluation": EVALUATION},
-            ["accuracy 0.7500", "macro-F1 0.5000", "worst party 0.5000 (Ulm, 2 held-out samples)"],
+            ["accuracy 0.7500", "macro-F1 0.5000", "worst party 0.5000 (Ulm, 2 test samples)"],
             ["with class prior"],
         ),
         (
@@ -182,25 +182,24 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
             for alignment, text in (
                 (
                     {"parties": 2, "is_used": True, "accuracies": (0.5, 0.75)},
-                    "used by parties; the server's model has none: leave-one-out 0.7500, 0.5000 without; "
-                    "2 parties have one",
+                    "in the parties' copies of the model: leave-one-out 0.7500, 0.5000 without; 2 parties align",
                 ),
                 (
                     {"parties": 2, "is_used": False, "accuracies": (0.5, 0.25)},
-                    "not used: leave-one-out 0.2500, 0.5000 without; 2 parties have one",
+                    "not used: leave-one-out 0.2500, 0.5000 without; 2 parties align",
                 ),
-                ({"parties": None, "is_used": True, "accuracies": None}, "that of the saved run"),
+                ({"parties": None, "is_used": True, "accuracies": None}, "as in the saved run"),
                 ({"parties": 0, "is_used": False, "accuracies": None}, "none: no party's columns differ beyond chance"),
             )
         ),
         (
             {"refinement": REFINEMENT},
-            ["refinement, held out 0.7500 before, 0.8750 in round 2 of 3", "refinement 2: b no reply"],
+            ["refinement, validation 0.7500 before, 0.8750 in round 2 of 3", "refinement 2: b no reply"],
             ["Gram matrix"],
         ),
         (
             {"refinement": REFINEMENT | {"accuracies": [0.75], "is_used": False, "missing": {}}},
-            ["refinement, held out 0.7500 before, 0.7500 in round 1 of 1; the model is left as it was"],
+            ["refinement, validation 0.7500 before, 0.7500 in round 1 of 1; not used"],
             [],
         ),
         (
@@ -215,13 +214,13 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
         ),
         (
             {"gram": GRAM | {"accuracy": None, "share": None}},
-            ["Gram matrix none: too few parties replied, or their sums lead to no regression"],
+            ["Gram matrix none: too few parties replied, or the regression failed"],
             [],
         ),
         (
             {"privacy": PRIVACY, "evaluation": EVALUATION, "simulation": SIMULATION},
             [
-                "training examples hidden",
+                "training samples hidden",
                 "privacy epsilon 1, delta 1e-05; noise of standard deviation 3 at each party",
                 "not covered the confusion matrices behind the figures below",
                 "equal n/a, noisy",
@@ -232,7 +231,7 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
         (
             {"privacy": PRIVACY | {"epsilon": None, "examples_estimate": 9}},
             [
-                "training examples hidden, about 9 by the noisy counts",
+                "training samples hidden, about 9 (estimate from the noisy counts)",
                 "privacy NONE: seeded noise, for simulations; noise of standard deviation 3 at each party",
             ],
             ["not covered"],

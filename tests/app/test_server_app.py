@@ -558,7 +558,7 @@ def test_a_private_run_reports_its_guarantee(
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
     printed = capsys.readouterr().out
     assert "hidden" in printed
-    assert "none: no results leave the parties" in printed
+    assert "none: parties send no results" in printed
     assert privacy["guarantee"] in " ".join(printed.split())
 
 

@@ -145,7 +145,8 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
     warned: list[str] = []
 
     def watch(run: Run, taken: ExchangeResult) -> None:
-        differing = [line for level, line in result_lines(run, taken) if level == WARNING and "theirs alone" in line]
+        lines = [line for level, line in result_lines(run, taken) if level == WARNING]
+        differing = [line for line in lines if "the difference discloses" in line]
         warned.extend([taken.phase.name] * len(differing))
 
     secretly(options_for(AUTO), shares(n=5), lost("bins 2", "1"), watch=watch)

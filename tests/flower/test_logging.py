@@ -34,7 +34,7 @@ def test_the_plan_is_told_before_a_run() -> None:
     assert any(noise.guarantee() in line for line in private)
     assert any(line.startswith("NOT COVERED") for line in private)
     handed = texts(plan_lines(exchange(GRID[0], fraction_evaluate=0, distribute=True).run, 4, 60.0))
-    assert any("left out, they only get the model" in line for line in handed)
+    assert any("none; they only get the model" in line for line in handed)
 
 
 def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
@@ -47,14 +47,14 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     assert any("in 16 steps each" in line for line in hashes)
     assert [line.split(", ")[-1] for line in counts[:4]] == ["accepted"] * 4
     member = steps.run.counted.counted[0]
-    assert counts[0].startswith(f"counts: party-0: {member.examples} examples, {member.bytes} bytes, ")
+    assert counts[0].startswith(f"counts: party-0: {member.examples} samples, {member.bytes} bytes, ")
     assert counts[-1] == "counts: 4 of 4 parties, 4 in all; next: selection"
     chosen = steps.run.state.results["selection"]
     listed = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices)
     assert selection[-1].startswith(f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} (")
     assert selection[-1].endswith("4 of 4 parties); next: evaluation")
     accuracy = steps.run.state.results["evaluation"].figures["accuracy"]
-    assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 examples of 4 parties")
+    assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 test samples of 4 parties")
     own = steps.run.state.results["evaluation"].figures["class_prior"]
     found = f"with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
     assert found in evaluation[-1]
@@ -68,7 +68,7 @@ def test_rounds_of_the_refinement_say_how_good_they_are() -> None:
     assert silent[-1].startswith("held-out: 4 of 4 parties")
     found, lost = step(steps, EVALUATE), step(steps, EVALUATE, failures={"3": "failed: gone"})
     before, first, second = searched(steps.run.state).accuracies  # type: ignore[union-attr]
-    assert f"balanced accuracy on held-out samples {first:.4f}, {before:.4f} without refinement" in found[-1]
+    assert f"balanced accuracy on validation samples {first:.4f}, {before:.4f} without refinement" in found[-1]
     assert found[-1].startswith("refinement 1: ")
     assert found[-1].endswith("4 of 4 parties); next: refinement 2")
     assert f"{second:.4f}, {before:.4f} without refinement (" in lost[-1]
@@ -95,7 +95,7 @@ def test_a_round_that_is_set_aside_is_told() -> None:
 
 
 def test_columns_that_are_left_as_they_are_are_told() -> None:
-    warning = "columns: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the histograms of any sample"
+    warning = "columns: COLUMNS NOT SCALED: no party sent the histograms of any sample"
     assert warning in step(exchange(AUTO, floor=1000), TRAIN)
 
 
@@ -126,7 +126,7 @@ def test_a_reason_is_told_once_and_again_where_it_is_another() -> None:
         found += texts(result_lines(steps.run, taken, told), logging.WARNING)
     assert found == [
         "columns: node 3: missing: failed: no",
-        "counts: missing for the same reason as before: node 3",
+        "counts: missing for the same reason: node 3",
         "counts: node 3: missing: failed: yes",
     ]
 

@@ -157,7 +157,7 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
     strategy, _ = counted([party(i) for i in range(4)], lost, rounds=2, fraction_evaluate=1.0)
     assert strategy.counts == total(0, 1, 2, 3)
     assert strategy.selection.parties == 0
-    aside = "set aside: the secure sum of its round came to nothing"
+    aside = "set aside: the secure sum of its round failed"
     assert strategy.selection.missing == {
         "site 0": "failed: gone", "site 1": "failed: gone", "site 2": aside, "site 3": aside,
     }  # fmt: skip
@@ -188,7 +188,7 @@ def test_parties_lost_at_all_stages_together_cost_the_others_no_bit() -> None:
 def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
     strategy, wire = counted([party(i) for i in range(3)], lambda node, at: node == 2 and at == stage)
     assert Stage.UNMASK not in {at for _, at, _ in wire.sent}
-    aside = "set aside: the secure sum of its round came to nothing"
+    aside = "set aside: the secure sum of its round failed"
     assert strategy.missing == {"node 1": aside, "node 2": "failed: gone", "node 3": aside}
     with raises(AggregationError, counted=0, min_parties=3, missing=strategy.missing):
         _ = strategy.model

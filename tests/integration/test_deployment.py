@@ -115,7 +115,7 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     assert train == [[*first[3][:-1], f'{first[3][-1]} federation="digits.npz"']]
     done = run(train[0], "hash-dim=2048 seed=7")
     assert done.row("parties counted") == "2 of 2"
-    assert done.row("training examples") == str(len(kept[0]) + len(kept[1]))
+    assert done.row("training samples") == str(len(kept[0]) + len(kept[1]))
     # No server is needed to use it.
     assert np.mean(check(0, 1).predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
 

@@ -35,7 +35,7 @@ def test_the_model_of_the_page_s_app_is_the_pooled_one(theirs: Flower, tmp_path:
     run = theirs.run(page_app(tmp_path), nodes=3)
     assert run.status == "finished:completed", run.output[-6000:]
     for party in range(3):
-        assert re.search(rf"party-{party}: \d+ examples, .* accepted", run.output), run.output[-6000:]
+        assert re.search(rf"party-{party}: \d+ samples, .* accepted", run.output), run.output[-6000:]
     assert is_pooled(FlyNNClassifier.load(theirs.cwd / "model.npz"), *load_digits(return_X_y=True))
 
 

@@ -33,7 +33,7 @@ def test_a_private_simulation_keeps_and_prints_its_guarantee(flower: Flower, tmp
     assert "Traceback" not in run.output
     assert run.row("parties counted") == "3 of 3"
     assert run.row("equal") == "n/a, noisy"
-    assert run.row("training examples").startswith("hidden, about ")
+    assert run.row("training samples").startswith("hidden, about ")
     assert run.row("privacy").startswith("epsilon ")
     privacy = json.loads((tmp_path / "metrics.json").read_text())["privacy"]
     assert privacy["guarantee"] in " ".join(run.output.split())
@@ -54,7 +54,7 @@ def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(flower: Flower
         assert run.status == "finished:completed", run.output[-6000:]
         assert run.row("privacy").startswith("NONE: seeded noise")
         assert "No privacy: noise from seed" in run.output
-        assert run.row("evaluation") == "none: no results leave the parties"
+        assert run.row("evaluation") == "none: parties send no results"
     assert runs[0].row("SHA-256 of the counts") == runs[1].row("SHA-256 of the counts")
 
 
@@ -71,7 +71,7 @@ def test_parties_spend_no_more_than_their_policies_allow(deployment: Callable[..
     first = federation.run(epsilon=0.75, delta=1e-5, **public, **SMALL)
     assert first.status == "finished:completed", first.output[-6000:]
     assert first.row("parties counted") == "2 of 2"
-    assert first.row("evaluation") == "none: no results leave the parties"
+    assert first.row("evaluation") == "none: parties send no results"
     # The model reaches them all the same.
     guarantees = {FlyNNClassifier.load(tmp_path / f"model{i}.npz").guarantee_ for i in range(2)}
     assert len(guarantees) == 1

@@ -59,7 +59,7 @@ def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., 
     secret = flower.run(secure=True, max_examples=1000, **public, **SMALL)
     assert secret.status == "finished:completed", secret.output[-6000:]
     assert secret.row("parties counted") == "3 of 3"
-    assert secret.row("training examples") == str(sum(int(n) for n in _training_sizes()))
+    assert secret.row("training samples") == str(sum(int(n) for n in _training_sizes()))
     plain = flower.run(min_parties=2, **public, **SMALL)
     assert plain.status == "finished:completed", plain.output[-6000:]
     assert "site2" in plain.output
