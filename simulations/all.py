@@ -56,6 +56,16 @@ def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> boo
     return head.startswith(f"`{command_line(experiment, arguments)}`:") and f"flwr-flynn {__version__}," in head
 
 
+def _published(name: str, results: Path, pages: Path) -> list[str]:
+    """Publish a finished experiment; its name where that fails."""
+    try:
+        publish.publish(name, results, pages)
+    except (OSError, ValueError) as error:
+        print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
+        return [name]
+    return []
+
+
 def main(arguments: list[str]) -> None:
     """Run what is not finished, and publish."""
     options = ArgumentParser(prog="python -m simulations all", description=__doc__)
@@ -72,6 +82,7 @@ def main(arguments: list[str]) -> None:
         given, start = arguments_of(name, chosen.data.resolve()), time.monotonic()
         if is_finished(chosen.results, name, given):
             print(f"{name}: finished earlier", flush=True)
+            failed += _published(name, chosen.results, chosen.pages)
             continue
         print(f"{name}: {command_line(name, given)}", flush=True)
         output = ["--output", str((chosen.results / name).resolve())]
@@ -81,10 +92,7 @@ def main(arguments: list[str]) -> None:
         )
         if status == 130:  # interrupted
             raise KeyboardInterrupt
-        if status:
-            failed.append(name)
-        else:
-            publish.publish(name, chosen.results, chosen.pages)
+        failed += [name] if status else _published(name, chosen.results, chosen.pages)
     publish.finish(chosen.pages)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -109,9 +109,9 @@ def pack_numbers(numbers: npt.NDArray[Any]) -> Bytes:
     return np.frombuffer(struct.pack("<QB", len(numbers), width) + body, np.uint8)
 
 
-def check_packed(arrays: Sequence[npt.NDArray[Any]], n: int, field: str, expected: str, first: int = 0) -> None:
-    """Raise a `PayloadError` unless a message has `n` arrays, packed numbers from index `first` on."""
-    if len(arrays) != n or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays[first:]):
+def check_packed(arrays: Sequence[npt.NDArray[Any]], n: int, field: str, expected: str) -> None:
+    """Raise a `PayloadError` unless a message has `n` arrays of packed numbers."""
+    if len(arrays) != n or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays):
         raise PayloadError(field, expected, f"{len(arrays)} arrays")
 
 

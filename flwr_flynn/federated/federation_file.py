@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ _LONGEST = 64  # characters of a name, a node or a run
 AFTER_REFINEMENT = ("evaluation", "")
 """Phases that are due when refinement and the Gram matrix are over."""
 
+_ROSTER = {"format", "mode", "bound", "mechanism", "phase", "members", "selected", "max_members", "thorough"}
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
 
@@ -51,7 +52,7 @@ class Federation:
     ----------
     run_spec : RunSpec
         With a spec for each member of the model.
-    model_ : Model
+    shared : Model
         Before the selection of a run all candidates are its members. Refined, or with scores from the Gram matrix,
         only after the last round of these.
     members : sequence of Member
@@ -67,7 +68,7 @@ class Federation:
     """
 
     run_spec: RunSpec
-    model_: Model
+    shared: Model
     members: Sequence[Member]
     phase: str = ""
     max_members: int = 1
@@ -78,11 +79,11 @@ class Federation:
         integer("max_members", self.max_members, error=ModelFileError)
         for name, value in (("selected", self.is_selected), ("thorough", self.is_thorough)):
             boolean(name, value, ModelFileError)
-        if tuple(member.spec for member in self.model_.members) != self.run_spec.specs:
-            raise ModelFileError("model", "a member for each spec of the run", f"{len(self.model_.members)}")
+        if tuple(member.spec for member in self.shared.members) != self.run_spec.specs:
+            raise ModelFileError("model", "a member for each spec of the run", f"{len(self.shared.members)}")
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if (self.model_.refined is not None or self.model_.gram is not None) and self.phase not in AFTER_REFINEMENT:
+        if (self.shared.refined is not None or self.shared.gram is not None) and self.phase not in AFTER_REFINEMENT:
             raise ModelFileError("phase", "evaluation, or none, with a refined model or the Gram matrix", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
@@ -114,12 +115,12 @@ class Federation:
     @cached_property
     def totals(self) -> CountsOfSpecs:
         """The sum for each spec."""
-        return CountsOfSpecs(tuple(member.counts for member in self.model_.members))
+        return CountsOfSpecs(tuple(member.counts for member in self.shared.members))
 
     @property
     def scoring(self) -> ScoringRule:
         """ScoringRule of the first member."""
-        return self.model_.members[0].scoring
+        return self.shared.members[0].scoring
 
     @property
     def counts(self) -> ClassCounts:
@@ -134,7 +135,7 @@ class Federation:
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier, without anything about single parties."""
-        return FlyNNClassifier.from_model(self.model_)
+        return FlyNNClassifier.from_model(self.shared)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -152,7 +153,7 @@ class Federation:
         }
         if run.reference is not None:
             roster |= {"n_aligned": run.n_aligned, "reference": run.reference.data.hex()}
-        model_file.write(path, self.model_, extra=roster)
+        model_file.write(path, self.shared, extra=roster)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
@@ -160,19 +161,7 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            expected = {
-                "format",
-                "mode",
-                "bound",
-                "mechanism",
-                "phase",
-                "members",
-                "selected",
-                "max_members",
-                "thorough",
-            }
-            if "reference" in roster:
-                expected |= {"n_aligned", "reference"}
+            expected = _ROSTER | ({"n_aligned", "reference"} if "reference" in roster else set())
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
@@ -191,6 +180,8 @@ class Federation:
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             members = [_member(member, len(classes)) for member in roster["members"]]
             rest = [roster[name] for name in ("phase", "max_members", "selected", "thorough")]
+            # Prior and alignment are a party's own, and the guarantee follows from the mechanism: none from a file.
+            model = replace(model, prior=None, alignment=None, guarantee=run.guarantee)
             return cls(run, model, members, *rest)
 
 
@@ -255,7 +246,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     rows = summary(federation)
-    sha256 = counts_sha256(federation.model.model_.members)  # as in the report of the run
+    sha256 = counts_sha256(federation.shared.members)  # as in the report of the run
     print(f"{arguments[1]}: {len(rows)} parties, SHA-256 of the counts {sha256}")
     if federation.run_spec.mechanism is not None:
         print(federation.run_spec.mechanism.guarantee())

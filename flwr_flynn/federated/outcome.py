@@ -47,13 +47,13 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
         scorings = selection.scorings
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
-        chosen = [saved.model_.members[index] for index in indices]  # for these very counts
+        chosen = [saved.shared.members[index] for index in indices]  # for these very counts
         scorings, weights = [each.scoring for each in chosen], [each.weight for each in chosen]
     else:
         given = given_scoring(options.rule, options.decay)
         scorings = [given or ScoringRule(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
         if saved is not None and saved.is_selected:
-            weights = [each.weight for each in saved.model_.members]
+            weights = [each.weight for each in saved.shared.members]
     specs = [state.run_spec.specs[index] for index in indices]
     if len(specs) == 1:
         weights = (1.0,)
@@ -76,7 +76,7 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     search, saved = searched(state), options.federation
     if search is not None:
         return search.best
-    return saved.model_.refined if saved is not None and state.results["counts"] is saved.totals else None
+    return saved.shared.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
@@ -85,7 +85,7 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     if result is not None:
         found: GramScoring | None = result.scoring
         return found
-    return saved.model_.gram if saved is not None and state.results["counts"] is saved.totals else None
+    return saved.shared.gram if saved is not None and state.results["counts"] is saved.totals else None
 
 
 def run_of_members(state: RunState, options: RunOptions) -> RunSpec:

@@ -211,7 +211,7 @@ class Request(ABC, Generic[S]):
         return self.of_parts(of_vector(self.layout, total.astype(np.int64), bound, n), n)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunRequest(Request[S]):
     """A request about the party's samples as the specs of a run hash them."""
 

@@ -338,10 +338,19 @@ class Tables:
             raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
         sums = []
         for first, second in zip(self.tables, other.tables, strict=True):
-            total = first + second if sign > 0 else first - second
-            # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
-            unlike = first ^ second if sign < 0 else ~(first ^ second)
-            if ((unlike & (first ^ total)) < 0).any():
+            if _may_overflow(first, second, sign):
                 raise CountsError("tables", "sums within int64", "larger ones")
-            sums.append(total)
+            sums.append(first + second if sign > 0 else first - second)
         return replace(self, tables=tuple(sums))
+
+
+def _may_overflow(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int) -> bool:
+    """True if an entry of first + sign * second is beyond int64."""
+    low, high = int(first.min(initial=0)), int(first.max(initial=0))
+    least, most = sorted(sign * int(end) for end in (second.min(initial=0), second.max(initial=0)))
+    if low + least >= -(2**63) and high + most < 2**63:
+        return False  # nearly always: two passes over each table, and no memory
+    total = first + second if sign > 0 else first - second
+    # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
+    unlike = first ^ second if sign < 0 else ~(first ^ second)
+    return bool(((unlike & (first ^ total)) < 0).any())

@@ -106,8 +106,6 @@ CASES = {
         evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25), refined=_WEIGHTS), subtracts=True
     ),
 }
-LAYOUTS = {name: case for name, case in CASES.items() if isinstance(case.request, RunRequest)}
-"""Cases whose answers in clear follow from the layout alone."""
 
 
 def in_secret(request: Any) -> Request[Any]:

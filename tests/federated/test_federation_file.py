@@ -66,10 +66,10 @@ def test_the_sums_of_several_specs_are_kept_before_the_selection(tmp_path: Path)
     loaded = Federation.load(tmp_path / "f.npz")
     assert (loaded.run_spec, loaded.totals, loaded.members) == (made.run_spec, totals, (member,))
     assert (loaded.is_selected, loaded.max_members) == (False, 3)
-    assert [each.scoring for each in loaded.model_.members] == [READOUT] * 2
-    for wrong in (made.model_.members[:1], made.model_.members[::-1]):
+    assert [each.scoring for each in loaded.shared.members] == [READOUT] * 2
+    for wrong in (made.shared.members[:1], made.shared.members[::-1]):
         with raises(ModelFileError, field="model"):
-            replace(made, model_=replace(made.model_, members=wrong))
+            replace(made, shared=replace(made.shared, members=wrong))
     with raises(ModelFileError, field="sha256"):
         replace(made, members=[replace(member, sha256=member.sha256[:1])])
 
@@ -83,7 +83,7 @@ def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> No
     made = federation_of(RunSpec(specs, CLASSES), totals, [member], scorings, (0.75, 0.25))
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert [each.scoring for each in loaded.model_.members] == list(scorings)
+    assert [each.scoring for each in loaded.shared.members] == list(scorings)
     assert loaded.is_selected
     assert loaded.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
@@ -91,16 +91,16 @@ def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> No
 
 PAIRS = learn_gram([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5)
 assert PAIRS is not None
-PAIRED = replace(FEDERATION.model_, gram=PAIRS)
+PAIRED = replace(FEDERATION.shared, gram=PAIRS)
 
 
 @pytest.mark.parametrize("phase", ["", "evaluation"])
 def test_the_gram_matrix_is_kept(phase: str, tmp_path: Path) -> None:
-    made = replace(FEDERATION, phase=phase, model_=PAIRED)
+    made = replace(FEDERATION, phase=phase, shared=PAIRED)
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert PAIRS is not None
-    gram = loaded.model_.gram
+    gram = loaded.shared.gram
     assert gram is not None
     assert (gram.sha256(), gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
     assert (loaded.run_spec, loaded.totals, loaded.members, loaded.phase) == (RUN, made.totals, made.members, phase)
@@ -114,9 +114,9 @@ def test_the_gram_matrix_is_kept(phase: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("phase", ["counts", "selection", "held-out", "gram", "gram evaluation", "one's own"])
 def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, tmp_path: Path) -> None:
     with raises(ModelFileError, field="phase"):
-        replace(FEDERATION, phase=phase, model_=PAIRED)
+        replace(FEDERATION, phase=phase, shared=PAIRED)
     path = tmp_path / "f.npz"
-    replace(FEDERATION, model_=PAIRED).save(path)
+    replace(FEDERATION, shared=PAIRED).save(path)
     with model_file.reading(path, 2**24) as (model, roster):
         model_file.write(path, model, extra={**roster, "phase": phase})
     with raises(ModelFileError, field="phase"):
@@ -150,6 +150,19 @@ def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> Non
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
         federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))
+
+
+def test_a_file_gives_the_model_no_prior_and_no_guarantee(tmp_path: Path) -> None:
+    """Both change predictions or promises, and no digest shows them: they are a party's own, and the mechanism's."""
+    path = tmp_path / "f.npz"
+    FEDERATION.save(path)
+    with model_file.reading(path, 2**24) as (model, roster):
+        forged = replace(model, prior=np.log([0.98, 0.01, 0.01]), guarantee="epsilon 0.001")
+        model_file.write(path, forged, extra=roster)
+    found = Federation.load(path).model.model_
+    assert found.prior is None
+    assert found.alignment is None
+    assert found.guarantee == FEDERATION.run_spec.guarantee is None
 
 
 def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_parties_without_held_out_samples_count_as_replies() -> None:
 
 def test_a_saved_committee_stays_where_too_few_answer_the_selection_of_a_later_run() -> None:
     saved = in_process(options_for(AUTO, min_parties=2), shares()[:3]).federation("1")
-    assert len(saved.model_.members) > 1
+    assert len(saved.shared.members) > 1
     strict = RunOptions(**options_for(saved.run_spec.specs, federation=saved, purpose="join", min_parties=2))
     parties = [party_of(**shares(n=5)[i], name=f"new-{i}", min_examples=1) for i in (3, 4)]
     steps = Exchange(Run(strict), {"8": parties[0], "9": parties[1]})
@@ -102,4 +102,4 @@ def test_a_saved_committee_stays_where_too_few_answer_the_selection_of_a_later_r
     steps.step(EVALUATE, failures={"9": "failed: killed"})
     members = steps.run.model.model_.members
     assert [member.spec for member in members] == list(saved.run_spec.specs)
-    assert [member.weight for member in members] == [member.weight for member in saved.model_.members]
+    assert [member.weight for member in members] == [member.weight for member in saved.shared.members]

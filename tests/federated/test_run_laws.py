@@ -196,7 +196,7 @@ def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
             continue
         saved = saved_of(steps.run, tmp_path / "f.npz")
         assert saved.phase == (left[0].resumed_at(names) if left else "")
-        assert (saved.model_.refined is None, saved.model_.gram is None) == (
+        assert (saved.shared.refined is None, saved.shared.gram is None) == (
             whole.model.model_.refined is None or saved.phase not in ("evaluation", ""),
             whole.model.model_.gram is None or saved.phase not in ("evaluation", ""),
         )
@@ -223,7 +223,7 @@ def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> Non
     assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
     assert digest(run) == digest(whole)
     assert run.federation("2") is saved
-    if saved.model_.refined is not None or saved.model_.gram is not None:
+    if saved.shared.refined is not None or saved.shared.gram is not None:
         for phase in ("selection", "held-out", "gram", "gram evaluation"):
             with raises(ModelFileError, field="phase"):
                 replace(saved, phase=phase)
@@ -246,9 +246,9 @@ def go(name: str, before: Federation, purpose: str, who: str, leaver: str = "", 
 def nobody(federation: Federation) -> Federation:
     """A federation of the same members of the model, before anybody was counted."""
     empty = Run(RunOptions(**options_for(federation.run_spec.specs))).totals
-    pairs = zip(federation.model_.members, empty.parts, strict=True)
+    pairs = zip(federation.shared.members, empty.parts, strict=True)
     members = tuple(replace(member, counts=counts) for member, counts in pairs)
-    return replace(federation, model_=replace(federation.model_, members=members, refined=None, gram=None), members=())
+    return replace(federation, shared=replace(federation.shared, members=members, refined=None, gram=None), members=())
 
 
 @pytest.mark.parametrize("name", RUNS)

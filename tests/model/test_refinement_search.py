@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits, make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
-from flwr_flynn.model import model_file, weight_search
+from flwr_flynn.model import model_file, refinement_search
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.refinement import (
@@ -110,7 +110,7 @@ def test_the_search_comes_to_the_minimum(
     levels: int, gap: float, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As near as residuals of so many levels lead."""
-    for module in ("refinement", "weight_search"):
+    for module in ("refinement", "refinement_search"):
         monkeypatch.setattr(f"flwr_flynn.model.{module}.LEVELS", levels)
     search, statistic = searching(model, X, Y)
     objective = Objective(model, search.factors, levels)
@@ -266,7 +266,7 @@ def test_a_refinement_gives_the_same_bits_however_it_is_computed(monkeypatch: py
     assert refine(PLAIN, X, Y, 4, n_jobs=2).sha256() == expected
     order = np.random.default_rng(0).permutation(240)
     assert refine(PLAIN, X[order], Y[order], 4).sha256() == expected
-    monkeypatch.setattr(weight_search, "_KEPT", 0)  # hashed anew in each round
+    monkeypatch.setattr(refinement_search, "_KEPT", 0)  # hashed anew in each round
     monkeypatch.setattr("flwr_flynn.model.refinement.HELD", 200)
     assert refine(PLAIN, X, Y, 4).sha256() == expected
 
@@ -296,7 +296,11 @@ def test_a_search_takes_no_more_memory_than_is_said() -> None:
         for _ in range(7):
             search = search.advance(statistic(search))
     assert len(search._steps) == 5
-    assert 0.5 * weight_search.BYTES_PER_WEIGHT * n_weights < memory.peak < weight_search.BYTES_PER_WEIGHT * n_weights
+    assert (
+        0.5 * refinement_search.BYTES_PER_WEIGHT * n_weights
+        < memory.peak
+        < refinement_search.BYTES_PER_WEIGHT * n_weights
+    )
 
 
 def test_refinement_makes_digits_better() -> None:

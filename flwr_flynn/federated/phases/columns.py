@@ -101,9 +101,9 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
             request = cls(n_features, classes, announced_names(config))
         n_classes = len(request.classes)
         party.check_memory(request.memory_needed, f"histograms of {n_features} columns, {n_classes} classes")
-        if "reference" not in config:
-            return request
-        return replace(request, reference=announced_reference(config, n_classes, n_features))
+        if "reference" in config:  # set behind the check of memory, without a second one of the classes
+            object.__setattr__(request, "reference", announced_reference(config, n_classes, n_features))
+        return request
 
     def samples(self, party: SampleAccess) -> tuple[Any, npt.NDArray[np.int64]]:
         """The party's samples and their class codes."""
