@@ -112,6 +112,11 @@ class Federation:
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
 
+    @property
+    def is_past_selection(self) -> bool:
+        """True if the run goes on behind its selection, or not at all."""
+        return self.phase not in ("counts", "selection")
+
     @cached_property
     def totals(self) -> CountsOfSpecs:
         """The sum for each spec."""

@@ -62,7 +62,7 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
 
 
 def _is_chosen(saved: Federation, options: RunOptions) -> bool:
-    return saved.is_selected or options.purpose == "evaluate" or saved.phase not in ("counts", "selection")
+    return saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection
 
 
 def searched(state: RunState) -> Search | None:

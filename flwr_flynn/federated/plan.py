@@ -79,7 +79,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
 def _is_selected(options: RunOptions) -> bool:
     """True for a run that goes on behind its selection."""
     saved = options.federation if options.purpose == "resume" and options.has_members else None
-    return saved is not None and saved.phase not in ("counts", "selection")
+    return saved is not None and saved.is_past_selection
 
 
 def _rest(entries: Sequence[tuple[Phase, bool]], stopped: str) -> list[Phase]:
