@@ -239,7 +239,7 @@ class Files:
         again = FlyNNClassifier.load(path, max_bytes=2**22)
         assert (again.counts_, again.spec_, again.rule) == (model.counts_, model.spec_, model.rule)
         assert (again.decay_, again.temperature_) == (model.decay_, model.temperature_)
-        assert again.shared.sha256() == model.model_.sha256()
+        assert again.model_.sha256() == model.model_.sha256()
         np.testing.assert_array_equal(again.classes_, model.classes_)
         if model.n_features_in_ < 100:
             names = getattr(model, "feature_names_in_", None)
@@ -258,6 +258,8 @@ class Files:
         for name in ("run_spec", "totals", "members", "phase", "max_members", "is_selected", "is_thorough"):
             assert getattr(again, name) == getattr(federation, name)
         assert again.shared.sha256() == federation.shared.sha256()
+        assert again.shared.prior is again.shared.alignment is None
+        assert again.shared.guarantee == again.run_spec.guarantee
 
     # ---- a party's ledger of private answers
 
