@@ -49,7 +49,7 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
         arrays, n_examples = codec.encode(counts), 50
         if run.mechanism is not None:
             release = SimulatedRelease(run.mechanism, party).release(counts)
-            arrays, n_examples = CountsRequest(run).packed(CountsOfSpecs((release,))), 1
+            arrays, n_examples = CountsRequest(run).answer(CountsOfSpecs((release,)), 1).arrays, 1
         yield Reply(str(party), codec.write_tensors(arrays), n_examples, {PARTY: f"party-{party}"})
 
 
