@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._files import npy_header
-from flwr_flynn.errors import DataError, PayloadError, SpecError
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.permissions import SampleAccess
@@ -206,7 +206,7 @@ def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party:
     bias, *figures = values
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
         raise PayloadError(key("gram"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
-    try:
+    with refusing(key("gram")):
         specs = checked_gram_specs(announced_specs(config, "gram_specs", 2, run.specs))
         n_rows = sum(spec.hash_dim for spec in specs)
         needed = sum(memory_needed(spec, run.n_classes) for spec in specs) + 64 * n_rows * run.n_classes
@@ -217,10 +217,6 @@ def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party:
         if any(type(each) not in (int, float) for each in figures):
             raise PayloadError(key("gram"), expected, "other types")
         return GramScoring(specs, weights, np.array(bias, np.int64), *figures)
-    except (DataError, SpecError) as error:
-        if isinstance(error, PayloadError):
-            raise
-        raise PayloadError(key("gram"), error.expected, error.got) from None
 
 
 def packed_weights(weights: Weights | Sequence[Any]) -> list[Array]:
