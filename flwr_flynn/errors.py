@@ -61,6 +61,10 @@ class DataError(FlyNNError, ValueError):
     """Samples or labels cannot be used as they are: wrong shape or type, NaN, infinity, an unknown label."""
 
 
+class SchemaError(FlyNNError, ValueError):
+    """A schema of columns is malformed, or a part of it is out of range."""
+
+
 class CountsError(FlyNNError, ValueError):
     """An array is not a count matrix of any set of hashes, or two count matrices do not fit together."""
 

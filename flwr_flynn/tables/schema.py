@@ -1,0 +1,359 @@
+"""Schema of a table: what its columns are called, which kind they are of, and how they become numbers.
+
+Everybody with the same schema makes the same numbers of the same rows. A number stays as it is; NaN stands for a gap,
+and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level is
+all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one more
+0/1 column tells them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn._validation import boolean, listed, number, one_of
+from flwr_flynn.errors import DataError, SchemaError
+from flwr_flynn.tables.table import KINDS, Table, days_of, parts_of
+
+Array = npt.NDArray[Any]
+
+MOST_COLUMNS = 2**14
+MOST_LEVELS = 1024
+"""Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
+
+LEARNED_LEVELS = 64
+LONGEST = 200
+"""Characters of a name or a level, at most."""
+
+_DATE_PARTS = ("month", "weekday", "hour")
+
+
+def is_nameable(text: Any) -> bool:
+    """True for a text that may be a name or a level: short, printable, and without blanks around it."""
+    return isinstance(text, str) and 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a schema. A wrong field is a `SchemaError`.
+
+    Parameters
+    ----------
+    name : str
+    kind : {"number", "category", "date"}
+    levels : sequence of str
+        Of a category, all different; values that are none of these are "other".
+    gaps : bool, default=True
+        One more 0/1 column tells where the value is missing. A gap is allowed without, too.
+    low, high : float, optional
+        Of a number: public range. Values beyond are refused.
+    unit : str
+        For readers.
+    """
+
+    name: str
+    kind: str
+    levels: Sequence[str] = ()
+    gaps: bool = True
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_nameable(self.name):
+            raise SchemaError("name", f"1 to {LONGEST} printable characters", _shown(self.name))
+        one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
+        boolean(f"column {self.name!r} gaps", self.gaps, SchemaError)
+        if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
+            raise SchemaError(f"column {self.name!r} levels", "a list of texts", type(self.levels).__name__)
+        levels = tuple(self.levels)
+        if len(levels) > MOST_LEVELS or (levels and self.kind != "category"):
+            expected = f"at most {MOST_LEVELS} levels, of a category alone"
+            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
+        if bad := [level for level in levels if not is_nameable(level)]:
+            expected = f"texts of 1 to {LONGEST} printable characters"
+            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(bad)} others")
+        if len(set(levels)) < len(levels):
+            raise SchemaError(f"column {self.name!r} levels", "different texts", "equal ones")
+        object.__setattr__(self, "levels", levels)
+        for end in ("low", "high"):
+            if getattr(self, end) is not None:
+                if self.kind != "number":
+                    raise SchemaError(f"column {self.name!r} {end}", "none but for a number", f"a {self.kind}")
+                value = number(f"column {self.name!r} {end}", getattr(self, end), error=SchemaError)
+                object.__setattr__(self, end, value)
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise SchemaError(f"column {self.name!r} low", "at most high", f"{self.low:g} above {self.high:g}")
+        if not isinstance(self.unit, str) or len(self.unit) > LONGEST:
+            raise SchemaError(f"column {self.name!r} unit", f"at most {LONGEST} characters", _shown(self.unit))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the numbers that a value becomes."""
+        if self.kind == "category":
+            names = tuple(f"{self.name}={level}" for level in self.levels)
+        elif self.kind == "date":
+            names = (f"{self.name} days", *(f"{self.name} {part}" for part in _DATE_PARTS))
+        else:
+            names = (self.name,)
+        return (*names, f"{self.name} missing") if self.gaps else names
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the values are hashed as they stand."""
+        return self.kind == "number" and not self.gaps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields that differ from their defaults, as plain Python values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["levels"] = list(self.levels)
+        usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": ""}
+        return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
+
+    def write(self, values: Array, out: Array) -> None:
+        """Write the numbers of values, (n,) of this kind, to `out`, (n, len(inputs))."""
+        if self.kind == "category":
+            codes = np.fromiter(map(_codebook(self.levels), values.tolist()), np.int64, len(values))
+            known = np.flatnonzero(codes >= 0)
+            out[:] = 0.0
+            out[known, codes[known]] = 1.0
+            missing = codes == -2
+        elif self.kind == "date":
+            missing, part = parts_of(values)
+            out[:, 0] = days_of(values)
+            for index, name in enumerate(_DATE_PARTS, 1):
+                out[:, index] = np.where(missing, np.nan, part(name))
+        else:
+            out[:, 0] = values
+            missing = np.isnan(values)
+            out[missing, 0] = np.nan  # the one NaN that all machines write alike
+        if self.gaps:
+            out[:, -1] = missing
+
+    def refused(self, values: Array) -> npt.NDArray[np.bool_]:
+        """Mask of the values that are no samples of this column: infinite, or beyond the range."""
+        if self.kind != "number":
+            return np.zeros(len(values), np.bool_)
+        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.isinf(values) | (values < low) | (values > high))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in the order of their numbers. A wrong one is a `SchemaError`.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        Of different names.
+    is_named : bool, default=True
+        False for the columns of an array, which are found by position.
+    label : str
+        Name of the column of labels in files.
+    classes : sequence of str or of int
+        The labels, where they are public.
+
+    Examples
+    --------
+    >>> schema = Schema([Column("sex", "category", ["f", "m"], gaps=False), Column("age", "number")])
+    >>> schema.inputs
+    ('sex=f', 'sex=m', 'age', 'age missing')
+    >>> table = Table(["age", "sex"], [np.array([50.0, np.nan]), np.array(["m", "x"], object)])
+    >>> schema.encode(table)
+    array([[ 0.,  1., 50.,  0.],
+           [ 0.,  0., nan,  1.]])
+    """
+
+    columns: Sequence[Column]
+    is_named: bool = True
+    label: str = ""
+    classes: Sequence[str | int] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "classes", tuple(self.classes))
+        boolean("is_named", self.is_named, SchemaError)
+        if not 1 <= len(self.columns) <= MOST_COLUMNS:
+            raise SchemaError("columns", f"1 to {MOST_COLUMNS} columns", len(self.columns))
+        if n_same := len(self.columns) - len(set(self.names)):
+            raise SchemaError("columns", "columns of different names", f"{n_same} named again")
+        if not self.inputs:
+            raise SchemaError("columns", "one that is not constant", f"{len(self.columns)} without levels or gaps")
+        if self.label and (not is_nameable(self.label) or self.label in self.names):
+            raise SchemaError("label", "the name of no other column", _shown(self.label))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the numbers of a row."""
+        return tuple(name for column in self.columns for name in column.inputs)
+
+    @property
+    def width(self) -> int:
+        """Number of the numbers of a row."""
+        return sum(len(column.inputs) for column in self.columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if all columns are hashed as they stand."""
+        return all(column.is_plain for column in self.columns)
+
+    @property
+    def ranges(self) -> tuple[list[float], list[float]] | None:
+        """Public ranges of the numbers of a row; None unless every number has one. Dates have none."""
+        low: list[float] = []
+        high: list[float] = []
+        for column in self.columns:
+            n = len(column.inputs)
+            if column.kind == "date" or (column.kind == "number" and (column.low is None or column.high is None)):
+                return None
+            first = [(column.low, column.high)] if column.kind == "number" else []
+            for bottom, top in [*first, *[(0.0, 1.0)] * (n - len(first))]:
+                low.append(float(bottom or 0.0))
+                high.append(float(top or 0.0))
+        return low, high
+
+    def encode(self, X: Any) -> npt.NDArray[np.float64]:
+        """The numbers of rows, (n, width) float64 with NaN for gaps.
+
+        X is a table or what `Table.of` takes. A `DataError` names a column that is missing or of another kind, or
+        that has values which are refused, and how many.
+        """
+        table = self.checked(X)
+        for column, values in zip(self.columns, table.columns, strict=True):
+            if n_refused := int(column.refused(values).sum()):
+                expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
+                raise DataError(f"column {column.name!r}", expected, f"{n_refused} of {len(values)} rows with others")
+        return self._numbers(table)
+
+    def encode_rows(self, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """The numbers of rows as of `encode`, and a mask of the rows that are not refused, each by itself."""
+        table = self.checked(X)
+        fits = np.ones(len(table), np.bool_)
+        for column, values in zip(self.columns, table.columns, strict=True):
+            fits &= ~column.refused(values)
+        return self._numbers(table), fits
+
+    def _numbers(self, table: Table) -> npt.NDArray[np.float64]:
+        out = np.empty((len(table), self.width))
+        first = 0
+        for column, values in zip(self.columns, table.columns, strict=True):
+            end = first + len(column.inputs)
+            column.write(values, out[:, first:end])
+            first = end
+        return out
+
+    def checked(self, X: Any) -> Table:
+        """The columns of this schema, by name, each of its kind; a column of gaps alone is of any kind."""
+        table = Table.of(X)
+        if not self.is_named or not table.is_named:
+            if table.shape[1] != len(self.columns):
+                raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
+            table = Table(self.names, table.columns)
+        if missing := [name for name in self.names if name not in table.names]:
+            what = f"{len(missing)} of {len(self.names)} missing: {listed([_shown(name) for name in missing])}"
+            raise DataError("columns", "the columns of the schema", what)
+        found = table.only(self.names)
+        pairs = zip(self.columns, found.columns, found.kinds, strict=True)
+        return Table(self.names, [_as_kind(column, values, kind) for column, values, kind in pairs])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values that JSON can hold."""
+        return {
+            "columns": [column.to_dict() for column in self.columns],
+            **({} if self.is_named else {"is_named": False}),
+            **({"label": self.label} if self.label else {}),
+            **({"classes": list(self.classes)} if self.classes else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Schema:
+        """The schema of such values, which may come from anybody; a `SchemaError` for anything else."""
+        _check_keys("schema", values, {"columns", "is_named", "label", "classes"}, {"columns"})
+        entries = values["columns"]
+        if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_COLUMNS:
+            got = len(entries) if isinstance(entries, list) else type(entries).__name__
+            raise SchemaError("columns", f"a list of 1 to {MOST_COLUMNS} columns", got)
+        known = {field.name for field in fields(Column)}
+        for entry in entries:
+            _check_keys("column", entry, known, {"name", "kind"})
+        classes = values.get("classes", [])
+        kinds = {type(label) for label in classes} if isinstance(classes, list) else {dict}
+        if kinds not in (set(), {str}, {int}) or len(classes) > 2**16:
+            raise SchemaError("classes", "a list of texts or of integers", type(classes).__name__)
+        label = values.get("label", "")
+        if not isinstance(label, str):
+            raise SchemaError("label", "a text", type(label).__name__)
+        return cls([Column(**entry) for entry in entries], values.get("is_named", True), label, classes)
+
+    def without_labels(self) -> Schema:
+        """The schema of the columns alone, as it is sent and kept."""
+        return replace(self, label="", classes=())
+
+
+def _as_kind(column: Column, values: Array, kind: str) -> Array:
+    """The values in the dtype of a column's kind; refused if they are of another."""
+    if kind == column.kind:
+        return values
+    if is_empty(values):
+        empty: dict[str, Any] = {"number": np.nan, "category": None, "date": np.datetime64("NaT")}
+        dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
+        return np.full(len(values), empty[column.kind], dtypes[column.kind])
+    if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
+        return np.array([_level_of_number(value) for value in values.tolist()], object)
+    raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
+
+
+def _level_of_number(value: float) -> str | None:
+    if math.isnan(value):
+        return None
+    return str(int(value)) if value == math.floor(value) and abs(value) < 2**53 else str(value)
+
+
+def is_empty(values: Array) -> bool:
+    """True if a column has gaps alone."""
+    if values.dtype.kind == "M":
+        return bool(np.isnat(values).all())
+    if values.dtype.kind == "O":
+        return all(value is None for value in values.tolist())
+    return bool(np.isnan(values).all())
+
+
+class _codebook(dict[Any, int]):
+    """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value."""
+
+    def __init__(self, levels: Sequence[str]) -> None:
+        super().__init__({level: index for index, level in enumerate(levels)})
+        self[None] = -2
+
+    def __call__(self, value: Any) -> int:
+        return self.get(value, -1)
+
+
+def _range_of(column: Column) -> str:
+    low, high = ("" if end is None else f"{end:g}" for end in (column.low, column.high))
+    return f"{low} to {high}"
+
+
+def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> None:
+    if not isinstance(values, Mapping):
+        raise SchemaError(what, "a table of keys", type(values).__name__)
+    if unknown := sorted(_shown(key) for key in set(values) - known):
+        raise SchemaError(what, f"some of {', '.join(sorted(known))}", f"unknown {listed(unknown)}")
+    if missing := sorted(required - set(values)):
+        raise SchemaError(what, ", ".join(sorted(required)), f"none named {', '.join(missing)}")
+
+
+def _shown(value: Any) -> str:
+    """A value for an error: short, and without control characters."""
+    return repr(value)[:60] if isinstance(value, str) else type(value).__name__

@@ -1,0 +1,248 @@
+"""A table of raw columns: numbers, texts and dates, each with gaps.
+
+Whatever a party's rows come from, a data frame, an array or a file, they are of three kinds here: "number" (float64, NaN
+where there is a gap), "category" (texts, None for a gap) and "date" (datetime64[us], NaT for a gap). Booleans and
+durations are numbers (of days), and texts lose blanks around them, so that an empty one is a gap.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn._validation import listed
+from flwr_flynn.errors import DataError
+
+Array = npt.NDArray[Any]
+
+KINDS = ("number", "category", "date")
+
+_KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
+_DAY = 86_400_000_000  # microseconds
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of the same length.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All different.
+    columns : sequence of (n,) arrays
+        float64, object (str or None) or datetime64[us]; see the kinds above.
+    is_named : bool, default=True
+        False if the names stand for the columns of an array, which are found by their positions.
+
+    Examples
+    --------
+    >>> table = Table.of(np.array([["a", 1.5], [None, 2.0]], dtype=object))
+    >>> table.kinds, table.shape
+    (('category', 'number'), (2, 2))
+    """
+
+    names: Sequence[str]
+    columns: Sequence[Array]
+    is_named: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if n_same := len(self.names) - len(set(self.names)):
+            got = f"{len(self.names)} columns, {n_same} of them named again"
+            raise DataError("columns", "columns of different names", got)
+
+    @classmethod
+    def of(cls, X: Any) -> Table:
+        """The table of a data frame (pandas, polars), an array, or a table.
+
+        A `DataError` names the columns with values that are no numbers, texts or dates.
+        """
+        if isinstance(X, cls):
+            return X
+        if is_frame(X):
+            return cls([str(name) for name in X.columns], [_of_series(X[name], str(name)) for name in X.columns])
+        array = np.asarray(X)
+        if array.ndim != 2:
+            raise DataError("X", "shape (samples, features)", f"{array.ndim} dimension(s)")
+        names = [str(index) for index in range(array.shape[1])]
+        return cls(names, [_of_values(array[:, j], f"column {j}") for j in range(array.shape[1])], is_named=False)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each column."""
+        return tuple(_KIND_OF_DTYPE[column.dtype.kind] for column in self.columns)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns."""
+        return (len(self.columns[0]) if self.columns else 0), len(self.columns)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Table:
+        """The table of some rows: a slice, indices or a mask."""
+        return Table(self.names, [column[rows] for column in self.columns], self.is_named)
+
+    def column(self, name: str) -> Array | None:
+        """The values of the column of this name, None without one."""
+        return self.columns[self.names.index(name)] if name in self.names else None
+
+    def only(self, names: Iterable[str]) -> Table:
+        """The table of some columns, in the order of these names."""
+        names = list(names)
+        return Table(names, [self.columns[self.names.index(name)] for name in names], self.is_named)
+
+    @classmethod
+    def concatenated(cls, tables: Sequence[Table]) -> Table:
+        """The rows of tables of the same columns, one after the other."""
+        columns = zip(*(table.columns for table in tables), strict=True)
+        return cls(tables[0].names, [np.concatenate(parts) for parts in columns], tables[0].is_named)
+
+
+def is_frame(X: Any) -> bool:
+    """True for a data frame: an object with named columns that can be taken one by one."""
+    return hasattr(X, "columns") and hasattr(X, "__getitem__") and hasattr(X, "shape") and not isinstance(X, Table)
+
+
+def needs_table(X: Any) -> bool:
+    """True unless X is an array or a frame of plain numbers without gaps, which is hashed as it stands."""
+    if isinstance(X, Table):
+        return True
+    if is_frame(X):
+        return any(_needs_table(X[name]) for name in X.columns)
+    array = X if isinstance(X, np.ndarray) else None
+    if array is None or array.ndim != 2:
+        return False
+    if array.dtype.kind == "f":
+        return bool(np.isnan(np.sum(array)) and np.isnan(array).any())
+    if array.dtype.kind == "O":
+        return any(is_gap(value) or isinstance(value, str | date) for value in array.ravel().tolist())
+    return array.dtype.kind in "UTM"
+
+
+def _needs_table(series: Any) -> bool:
+    kind = getattr(series.dtype, "kind", None)
+    if kind in ("b", "i", "u") and isinstance(series.dtype, np.dtype):
+        return False
+    values = series.to_numpy()
+    if _is_category(series) or values.dtype.kind not in "biufc":
+        return True
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def is_gap(value: Any) -> bool:
+    """True for None, NaN, NaT and pandas' NA."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to anything
+        return type(value).__name__ == "NAType"
+
+
+def as_level(text: str) -> str | None:
+    """A text as a level: in Unicode's composed form, without blanks around it; None for an empty one.
+
+    >>> as_level(" m "), as_level(" ")
+    ('m', None)
+    """
+    return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip() or None
+
+
+def _is_category(series: Any) -> bool:
+    return str(series.dtype).split("(")[0].lower() in ("category", "categorical", "enum")
+
+
+def _of_series(series: Any, name: str) -> Array:
+    """The values of a column of a data frame."""
+    values = series.to_numpy()
+    return _texts(values.tolist()) if _is_category(series) else _of_values(values, name)
+
+
+def _of_values(values: Array, name: str) -> Array:
+    """The values of a column, (n,) of any dtype."""
+    kind = values.dtype.kind
+    if kind in "biuf":
+        return values.astype(np.float64)
+    if kind == "M":
+        return values.astype("datetime64[us]")
+    if kind == "m":
+        return _days(values)
+    if kind in "UT":
+        return _texts(values.tolist())
+    if kind == "O":
+        return _of_objects(values, name)
+    raise DataError(name, "numbers, texts or dates", f"values of type {values.dtype}")
+
+
+def _of_objects(values: Array, name: str) -> Array:
+    """The values of a column of Python objects: the kind that all of them have; numbers beside texts are texts."""
+    objects = [None if is_gap(value) else value for value in values.tolist()]
+    known = {type(value) for value in objects} - {type(None)}
+    if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
+        return np.array([np.nan if value is None else float(value) for value in objects], np.float64)
+    if all(issubclass(kind, date | np.datetime64) for kind in known):
+        return np.array([_moment(value) for value in objects], "datetime64[us]")
+    if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
+        return _days(np.array(objects, "timedelta64[us]"))
+    if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
+        return _texts(objects)
+    others = sorted({kind.__name__ for kind in known if not issubclass(kind, str | Real | Decimal | date)})
+    raise DataError(name, "numbers, texts or dates", f"values of type {listed(others or ['a mixture'])}")
+
+
+def _texts(values: Sequence[Any]) -> Array:
+    """Texts as levels: every different value is looked at once."""
+    out = np.empty(len(values), object)
+    known: dict[Any, str | None] = {}
+    for index, value in enumerate(values):
+        if value not in known:
+            known[value] = None if is_gap(value) else as_level(str(value))
+        out[index] = known[value]
+    return out
+
+
+def _moment(value: Any) -> Any:
+    """A date without a time zone, in UTC where it has one."""
+    if value is None:
+        return np.datetime64("NaT")
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return np.datetime64(value.to_datetime64() if hasattr(value, "to_datetime64") else value, "us")
+
+
+def _days(values: Array) -> Array:
+    """Durations in days, NaN for a gap."""
+    durations = values.astype("timedelta64[us]")
+    return np.where(np.isnat(durations), np.nan, durations.astype(np.int64) / _DAY)
+
+
+def days_of(moments: Array) -> Array:
+    """Days since 1970-01-01 of dates, with their time as a fraction; NaN for a gap."""
+    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / _DAY)
+
+
+def parts_of(moments: Array) -> tuple[Array, Callable[[str], Array]]:
+    """Mask of the dates that are none, and a function for a part of the others by its name, 0 where there is none."""
+    is_gap = np.isnat(moments)
+    filled = np.where(is_gap, np.datetime64(0, "us"), moments)
+    days = filled.astype("datetime64[D]")
+
+    def part(name: str) -> Array:
+        if name == "month":
+            return (filled.astype("datetime64[M]").astype(np.int64) % 12 + 1).astype(np.float64)
+        if name == "weekday":  # 1970-01-01 was a Thursday; Monday is 0
+            return ((days.astype(np.int64) + 3) % 7).astype(np.float64)
+        return (filled - days).astype("timedelta64[us]").astype(np.int64) / (_DAY / 24)  # the hour
+
+    return is_gap, part
