@@ -50,7 +50,7 @@ class BatchEncoder:
         if sp.issparse(chunk) and self._narrows:
             self._narrowed(chunk, columns, out)
             return
-        X = dense(chunk)
+        X = dense(chunk, self.center)
         if self.center is not None or self.scale is not None:
             self._float_winners(X, columns, out)
             return
@@ -73,7 +73,7 @@ class BatchEncoder:
         k is `n_features`, or the columns that occur in wide sparse samples.
         """
         if isinstance(chunk, np.ndarray) or not self._narrows:
-            return self._float32(dense(chunk)), matrix
+            return self._float32(dense(chunk, self.center)), matrix
         used = np.unique(chunk.indices)
         encoder = replace(self, scale=None if self.scale is None else self.scale[used])
         return encoder._float32(dense(chunk[:, used])), matrix[:, used]
@@ -160,7 +160,7 @@ class BatchEncoder:
     def fits(self, X: Array | sp.csr_array) -> npt.NDArray[np.bool_]:
         """Tell the finite samples whose sums float32 holds, (n,) bool, each by its own values alone."""
         if isinstance(X, np.ndarray):
-            largest = np.abs(_rounded(X, self.center, self.scale)).max(axis=1, initial=0.0)
+            largest = np.abs(_rounded(dense(X, self.center), self.center, self.scale)).max(axis=1, initial=0.0)
             return np.asarray(self._summable(largest))
         values, columns = np.asarray(X.data), X.indices
         center, scale = (None if each is None else each[columns] for each in (self.center, self.scale))
@@ -199,8 +199,11 @@ def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
         return X.astype(np.float32, copy=False)
 
 
-def dense(chunk: Array | sp.csr_array) -> Array:
-    """Return the chunk as a dense array of integers or floats up to float64; refuse NaN and infinity."""
+def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Array:
+    """Return the chunk as a dense array of integers or floats up to float64; refuse NaN and infinity.
+
+    With `gaps` NaN is a gap, in the place of which these are written: the centre, that nothing is left of the column.
+    """
     X: Array = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
     if X.dtype == np.bool_:
         X = X.view(np.uint8)
@@ -208,6 +211,9 @@ def dense(chunk: Array | sp.csr_array) -> Array:
         if X.dtype not in (np.float32, np.float64):
             X = X.astype(np.float64)
         finite = np.isfinite(X)
+        if gaps is not None and not finite.all():
+            is_gap = np.isnan(X)
+            X, finite = np.where(is_gap, gaps, X), finite | is_gap
         if not finite.all():
             bad = int((~finite).any(axis=0).sum())
             raise DataError("X", "finite numbers", f"NaN or infinity in {bad} of {X.shape[1]} features")

@@ -139,8 +139,15 @@ class FlyHash:
         if spec is not None and (spec.n_waves or spec.coding):
             self._features = _features_of(spec, center, scale)
             center = scale = None  # part of the features
+        # In the place of a gap: nothing of a column is left at its centre, and rank codes have none.
+        self._gaps = np.nan if spec is not None and spec.coding else self._center
         self._encoder = BatchEncoder(n_inputs, self.row_nnz, signs is not None, center, scale)
         self.fingerprint = self._fingerprint()
+
+    @property
+    def takes_gaps(self) -> bool:
+        """True if NaN is a gap, and no error."""
+        return self._gaps is not None
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(b"flynn hash 1")
@@ -177,7 +184,8 @@ class FlyHash:
         Parameters
         ----------
         X : (n, n_features) array or scipy sparse
-            Finite values of any real dtype.
+            Finite values of any real dtype; NaN is a gap, of which the hash sees nothing, where the spec has a centre
+            or a coding.
         n_jobs : int, optional
             Threads: None for one, -1 for all that this process may use. The result does not depend on it.
 
@@ -208,7 +216,7 @@ class FlyHash:
             if self._features is None:
                 inputs, matrix = self._encoder.inputs(chunk, matrix)
             else:
-                inputs = self._features(dense(chunk))
+                inputs = self._features(dense(chunk, self._gaps))
             grades(inputs, matrix, self.hash_nnz, out[first:last])
 
         self._over_chunks(samples.shape[0], work, n_jobs)
@@ -220,7 +228,7 @@ class FlyHash:
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
         """Mask of the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
-        return self._encoder.fits(X) if self._features is None else self._features.fits(dense(X))
+        return self._encoder.fits(X) if self._features is None else self._features.fits(dense(X, self._gaps))
 
     def count(
         self,
@@ -278,7 +286,7 @@ class FlyHash:
 
     def _winners(self, chunk: Any, out: npt.NDArray[np.int32]) -> None:
         if self._features is not None:
-            chunk = self._features(dense(chunk))
+            chunk = self._features(dense(chunk, self._gaps))
         self._encoder.winners(chunk, self._columns, out)
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:

@@ -12,7 +12,7 @@ and the rank becomes `n_codes` integers from 0 to 15, by one of two shapes over 
 - "steps": 1 where u exceeds (b + 1/2) / n_codes, else 0: a thermometer.
 
 Values are compared by their keys, so a code is a matter of integers, and the same on every machine. Before a signed
-hash, codes are centred by their mean over the edges.
+hash, codes are centred by their mean over the edges. A gap, NaN, has no rank: all its codes are 0.
 """
 
 from __future__ import annotations
@@ -32,12 +32,18 @@ KEY_BITS = 12 + MANTISSA_BITS
 N_EDGES = 32
 """Edges of a column, K, that the defaults use."""
 
+GAP = 2**31 + (0x7FF8 << 16)
+"""Key of NaN, above those of all numbers."""
+
+FIRST_GAP = 2**31 + (0x7FF0 << 16)
+"""Lowest key above those of all finite numbers."""
+
 _HEIGHT = 15  # of a bump
 _WIDTH = 1.54  # of a bump, in distances between centres
 
 
 def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Keys of finite floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values."""
+    """Keys of finite floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values; of `np.nan` it is `GAP`."""
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
     # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
@@ -89,7 +95,7 @@ class RankCodes:
         return np.ones(len(X), np.bool_)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
-        """Compute the codes, (n, d * n_codes) int16, of finite samples, (n, d) of any real dtype."""
+        """Compute the codes, (n, d * n_codes) int16, of samples, (n, d) of any real dtype, finite or NaN."""
         out = np.empty((len(X), self._edges.shape[0], self._codes.shape[2]), np.int16)
         _encode(keys_of(np.asarray(X, np.float64)), self._edges, self._codes, out)
         return out.reshape(len(X), self.n_inputs)
@@ -120,6 +126,10 @@ def _encode(keys, edges, codes, out):  # type: ignore[no-untyped-def]
     for p in range(keys.shape[0]):
         for j in range(keys.shape[1]):
             key = keys[p, j]
+            if key >= GAP:
+                for b in range(n_codes):
+                    out[p, j, b] = 0
+                continue
             row = edges[j]
             low, high = 0, n_edges  # edges below the value
             while low < high:

@@ -142,7 +142,7 @@ class Alignment:
         with np.errstate(over="ignore", invalid="ignore"):
             aligned: Floats = dense * self.gain
             aligned += self.offset
-        if not np.isfinite(aligned).all():
+        if np.isinf(aligned).any() or np.isnan(aligned).sum() > np.isnan(dense).sum():
             raise DataError("X", "finite values that can be aligned", "others")
         return aligned
 

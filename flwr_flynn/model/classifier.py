@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -16,6 +17,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
@@ -29,6 +31,8 @@ from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
+from flwr_flynn.tables.summary import TableSummary
+from flwr_flynn.tables.table import Table, needs_table
 
 Floats = npt.NDArray[np.float64]
 
@@ -210,8 +214,12 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.set_params(**parameters)
         self.model_ = model
         self.n_features_in_ = model.members[0].spec.n_features
-        if model.feature_names is not None:
-            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        schema = model.schema
+        names = model.feature_names if schema is None else schema.names if schema.is_named else None
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        if schema is not None:
+            self.n_features_in_ = len(schema.columns)
         return self
 
     # -------- learning
@@ -222,6 +230,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if self.gram and self.refine_rounds:
             raise ConfigError("gram", "0 with refine_rounds", self.gram)
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
+        X = fresh._learned(X)
         X, y = fresh._validated(X, y, reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
@@ -255,6 +264,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if classes is not None and not np.array_equal(unique_labels(classes), np.sort(known)):
             raise DataError("classes", "the same labels as in the first call", f"{len(unique_labels(classes))} labels")
         fresh = copy(self)
+        X = fresh._learned(X) if first else X
         X, y = fresh._validated(X, y, reset=first)
         check_classification_targets(y)
         codes = class_codes(known, y)
@@ -283,6 +293,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
         if self.model_.aligned != other.model_.aligned:
             raise DataError("merge", "both models of aligned samples, or none", "one")
+        if self.model_.schema != other.model_.schema:
+            raise DataError("merge", "equal schemas of the columns", "schemas that differ")
         for name in ("classes_", "feature_names_in_"):
             ours, others = getattr(self, name, None), getattr(other, name, None)
             if ours is not None and others is not None and not np.array_equal(ours, others):
@@ -303,6 +315,24 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         codes = class_codes(self.classes_, y)
         self._set_counts([each.counts - self._count(each, X, codes) for each in self.model_.members])
         return self
+
+    def _learned(self, X: Any) -> Any:
+        """Samples, as a table where they are no plain numbers, of which the schema is learned then."""
+        self._schema = None
+        if not needs_table(X):
+            return X
+        table = Table.of(X)
+        schema, left_out = TableSummary.of(table).schema()
+        if left_out:
+            named = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
+            warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=3)
+        if schema.is_plain and not left_out:
+            return X
+        self._schema, self.n_features_in_ = schema, len(schema.columns)
+        vars(self).pop("feature_names_in_", None)
+        if schema.is_named:
+            self.feature_names_in_ = np.array(schema.names, dtype=object)
+        return table
 
     def _count(self, member: ModelMember, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
         X = self.model_.inputs(X)
@@ -330,7 +360,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
 
     def _set_model(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> None:
         names = getattr(self, "feature_names_in_", None)
-        self.model_ = Model(tuple(members), classes, None if names is None else names.tolist())
+        columns = None if names is None else names.tolist()
+        self.model_ = Model(tuple(members), classes, columns if self._schema is None else self._schema)
 
     def _select(
         self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], n_classes: int

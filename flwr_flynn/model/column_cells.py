@@ -1,6 +1,7 @@
 """Cells of the histograms of columns: the values of each class and column by the bins that they fall into.
 
-A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of `hashing.rank_codes`.
+A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of `hashing.rank_codes`. A gap, NaN,
+has a key above those of all numbers: it is in the order of the values the last.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.rank_codes import KEY_BITS, keys_of
+from flwr_flynn.hashing.rank_codes import GAP, KEY_BITS, keys_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -45,7 +46,7 @@ def cells_of(X: npt.NDArray[Any], y: Integers, n_classes: int) -> tuple[Integers
         table = np.zeros((n_classes, d, 256), np.int64)
         _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
         return _cells_of_table(table)
-    keys = _finite_keys(X)
+    keys = _checked_keys(X)
     return summed((((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys).ravel())
 
 
@@ -70,13 +71,13 @@ def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Inte
     for first in range(0, d, step):
         block = columns[:, first : first + step]
         values = np.ascontiguousarray((block.toarray() if sp.issparse(block) else block)[order].T)
-        if not np.isfinite(values).all():
-            raise _not_finite()
+        if np.isinf(values).any():
+            raise _infinite()
         place = np.arange(first, first + len(values))[:, None]
         for label in labels:
             ranked, ranks = values[:, ends[label] - kept[label] : ends[label]], np.flatnonzero(weights[label])
             ranked.sort(axis=1)
-            cells = ((label * d + place) << KEY_BITS) + _finite_keys(ranked[:, ranks])
+            cells = ((label * d + place) << KEY_BITS) + _checked_keys(ranked[:, ranks])
             parts[label].append(_merged(cells.ravel(), np.tile(weights[label][ranks], len(place))))
     none = np.zeros(0, np.int64)
     found = [(none, none), *(part for label in labels for part in parts[label])]  # which ascend
@@ -103,16 +104,19 @@ def _cells_of_table(table: Integers) -> tuple[Integers, Integers]:
     return (rows << KEY_BITS) + keys_of(pixels.astype(np.float64)), table[labels, columns, pixels]
 
 
-def _finite_keys(values: npt.NDArray[Any]) -> Integers:
-    """Keys of values; a `DataError` unless these are finite."""
+def _checked_keys(values: npt.NDArray[Any]) -> Integers:
+    """Keys of values, `GAP` for NaN; a `DataError` for infinite ones."""
     values = np.asarray(values, np.float64)
+    keys = keys_of(values)
     if not np.isfinite(values).all():
-        raise _not_finite()
-    return keys_of(values)
+        if np.isinf(values).any():
+            raise _infinite()
+        keys[np.isnan(values)] = GAP
+    return keys
 
 
-def _not_finite() -> DataError:
-    return DataError("X", "finite numbers", "NaN or infinity")
+def _infinite() -> DataError:
+    return DataError("X", "finite numbers, or NaN for a gap", "infinity")
 
 
 def summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:

@@ -2,7 +2,7 @@
 
 The bins are the same for everybody and need no look at the data: a value falls into the bin that `hashing.rank_codes`
 calls its key, the sign, the exponent and the first bits of its float64. So the histograms of any split of the samples,
-added in any order, are equal.
+added in any order, are equal. A gap, NaN, has a bin of its own, from which nothing but the number of gaps follows.
 
 With a floor, `min_examples` above 1, a party tells order statistics in the place of all values: those of ranks that
 follow from the number of its samples alone. So no request leads to other groups of samples, and no two answers differ
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.rank_codes import KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
+from flwr_flynn.hashing.rank_codes import FIRST_GAP, GAP, KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
 from flwr_flynn.model.column_cells import batches, cells_of, floor_of, floored_cells, summed
 
 Integers = npt.NDArray[np.int64]
@@ -85,14 +85,14 @@ class ColumnHistograms:
 
     @classmethod
     def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnHistograms:
-        """Histograms of samples, (n, d) finite, dense or CSR.
+        """Histograms of samples, (n, d) finite or NaN, dense or CSR.
 
         With `min_examples` above 1, classes of fewer samples are left out. In each column the samples of a class, in
         the order of their values, form groups of `min_examples` consecutive ranks; the remainder joins the last group.
         All samples of a group count at one value: that of its highest rank, in the last group that of its lowest rank,
         and of a single group the median. So at least `min_examples` samples of the class are at or below each value
         told, and as many at or above it, unless it is the median; the lowest and the highest value are told only where
-        so many samples share them, or, in a class of fewer than twice as many, about half. The ranks do not depend on
+        so many samples share them, or, in a class of fewer than twice as many, about half. Gaps are the last in the order. The ranks do not depend on
         the values. Floors of 2 and 3 are taken as 4, see `floor_of`.
         """
         d = X.shape[1]
@@ -126,10 +126,12 @@ class ColumnHistograms:
     def of_table(cls, n_features: int, cuts: Integers, table: Integers) -> ColumnHistograms:
         """Histograms with samples in the bins of `table`, as if all of a bin had its lowest key.
 
-        In the lowest bin of a column, which no finite value may start, they have its highest.
+        In the lowest bin of a column, which no finite value may start, they have its highest. In a bin from `FIRST_GAP` on there are
+        gaps.
         """
         ends = np.append(cuts[1:], n_features << KEY_BITS)
         keys = np.where(cuts & _LOW == 0, ends - 1, cuts)
+        keys[cuts & _LOW == FIRST_GAP] += GAP - FIRST_GAP
         labels, bins = np.nonzero(table)
         cells = (labels * n_features << KEY_BITS) + keys[bins]
         sizes = table[:, cuts >> KEY_BITS == 0].sum(axis=1)
@@ -137,17 +139,19 @@ class ColumnHistograms:
 
     def finer(self, cuts: Integers, n_parts: int) -> Integers:
         """Cuts that split each bin in which the lowest, the highest or an edge of a column is; bins between are one."""
-        n, d = self.n_examples, self.n_features
+        d = self.n_features
         columns, keys, counts = self._over_classes()
-        # Of each column the samples are numbered from n times its index.
-        places = (np.arange(d)[:, None] * n + np.array(_ranks(n))).ravel()
+        # Of all columns one after the other the numbers are numbered.
+        first = np.concatenate([[0], np.cumsum(self.n_numbers)])
+        places = np.concatenate([first[j] + np.array(_ranks(n), np.int64) for j, n in enumerate(self.n_numbers) if n])
         found = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
         bins = np.unique(np.searchsorted(cuts, (columns[found] << KEY_BITS) + keys[found], side="right") - 1)
         low, end = cuts[bins], np.append(cuts[1:], d << KEY_BITS)[bins]
         steps = -(-(end - low) // n_parts)[:, None] * np.arange(n_parts)
         inner = (low[:, None] + steps)[steps < (end - low)[:, None]]
         starts = np.arange(d) << KEY_BITS
-        return np.unique(np.concatenate([starts, inner, end[end < d << KEY_BITS]]))
+        gaps = cuts[cuts & _LOW == FIRST_GAP]
+        return np.unique(np.concatenate([starts, inner, end[end < d << KEY_BITS], gaps]))
 
     @property
     def n_examples(self) -> int:
@@ -193,7 +197,7 @@ class ColumnHistograms:
         return ColumnHistograms(self.n_features, self.n_per_class[labels].sum(keepdims=True), cells, counts)
 
     def edges(self) -> npt.NDArray[np.float64]:
-        """Quantiles of every column over all classes at (k + 1/2) / 32, (d, 32): lower ends of bins.
+        """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32, (d, 32): lower ends of bins.
 
         A `DataError` without samples.
         """
@@ -228,7 +232,7 @@ class ColumnHistograms:
         sizes = self.n_per_class.astype(np.float64)
         filled = np.flatnonzero(sizes > 0)
         k = len(filled) - 1
-        shares = self._table(keys_of(self.edges()[:, _BORDERS]))[filled] / sizes[filled][:, None, None]
+        shares = _shares(self._table(keys_of(self.edges()[:, _BORDERS]))[filled])
         # Of a column without information it is about chi squared distributed, over n, if the classes are of one size.
         n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
         t = 0.35 * self.n_features.bit_length()  # about log(d) / 2; logarithms depend on the machine
@@ -251,31 +255,54 @@ class ColumnHistograms:
 
     @cached_property
     def quantiles(self) -> npt.NDArray[np.float64]:
-        """Lowest value, edges and highest value of each column, (d, 34): lower ends of bins."""
+        """Lowest value, edges and highest value of each column, (d, 34): lower ends of bins; 0 without a number."""
         if not self.n_examples:
             raise DataError("histograms", "at least 1 sample", 0)
-        ranks = _ranks(self.n_examples)
         columns, keys, counts = self._over_classes()
-        found = np.empty((self.n_features, len(ranks)), np.int64)
+        found = np.full((self.n_features, N_EDGES + 2), keys_of(np.zeros(1)))
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
         for column, (first, last) in enumerate(pairwise(bounds.tolist())):
-            up_to = np.cumsum(counts[first:last])
-            found[column] = keys[first:last][np.searchsorted(up_to, ranks, side="right")]
+            if first < last:
+                up_to = np.cumsum(counts[first:last])
+                ranks = _ranks(int(up_to[-1]))
+                found[column] = keys[first:last][np.searchsorted(up_to, ranks, side="right")]
         return values_of(found)
 
+    @property
+    def n_numbers(self) -> list[int]:
+        """Samples with a number, and no gap, in each column."""
+        columns, _, counts = self._over_classes()
+        sums = np.zeros(self.n_features, np.int64)
+        np.add.at(sums, columns, counts)
+        return [int(each) for each in sums]
+
     def _over_classes(self) -> tuple[Integers, Integers, Integers]:
-        """Columns, keys and counts of the filled bins of the columns, in order."""
-        cells, counts = summed(self.cells % (self.n_features << KEY_BITS), self.counts)
+        """Columns, keys and counts of the filled bins of the columns, in order, without gaps."""
+        is_number = self.cells & _LOW != GAP
+        cells, counts = summed(self.cells[is_number] % (self.n_features << KEY_BITS), self.counts[is_number])
         return cells >> KEY_BITS, cells & _LOW, counts
 
     def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
         """Samples of each class in the ranges between borders, (L, d, ranges); a border belongs to the range below."""
         n_ranges = borders.shape[1] + 1
-        rows, keys = self.cells >> KEY_BITS, self.cells & _LOW
+        is_number = self.cells & _LOW != GAP
+        cells, counts = self.cells[is_number], self.counts[is_number]
+        rows, keys = cells >> KEY_BITS, cells & _LOW
         ranges = (borders[rows % self.n_features] < keys[:, None]).sum(axis=1)
         table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
-        np.add.at(table, rows * n_ranges + ranges, self.counts)
+        np.add.at(table, rows * n_ranges + ranges, counts)
         return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
+
+
+def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Shares of the ranges among the numbers of each class and column; without any, those of the other classes."""
+    sums = table.sum(axis=2, keepdims=True)  # of integers, exact in any order
+    shares = table / np.maximum(sums, 1.0)
+    for index in np.argwhere(sums[:, :, 0] == 0).tolist():
+        others = sums[:, index[1], 0] > 0
+        if others.any():
+            shares[index[0], index[1]] = shares[others, index[1]].sum(axis=0) / others.sum()
+    return shares
 
 
 def _mean_and_deviation(values: list[float]) -> tuple[float, float]:

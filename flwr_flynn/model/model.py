@@ -28,6 +28,7 @@ from flwr_flynn.model.scoring import (
     log_odds,
     suggest_temperature,
 )
+from flwr_flynn.tables.schema import Schema
 
 __all__ = ["Model", "ModelMember", "ScoringRule"]
 
@@ -103,8 +104,8 @@ class Model:
         At least one; all of the same number of classes and features. Kept as a tuple.
     classes : (L,) array-like of str, int, float or bool
         Label of each row of the counts, all different, in any order. Kept as a read-only array.
-    feature_names : sequence of n_features str, optional
-        Kept as a tuple.
+    feature_names : sequence of n_features str, or Schema, optional
+        Names, kept as a tuple; or the schema by which raw columns become n_features numbers.
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
     refined : sequence of (m, L) int32 arrays, optional
@@ -137,7 +138,7 @@ class Model:
 
     members: tuple[ModelMember, ...]
     classes: npt.NDArray[Any]
-    feature_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | Schema | None = None
     guarantee: str | None = None
     refined: Weights | None = None
     prior: Scores | None = None
@@ -185,6 +186,11 @@ class Model:
                 raise DataError("gram", f"some of {n_features} features and {n_classes} classes", shape)
             if self.refined is not None:
                 raise DataError("gram", "none in a refined model", "some")
+
+    @property
+    def schema(self) -> Schema | None:
+        """Schema of the raw columns, if samples become numbers by one."""
+        return self.feature_names if isinstance(self.feature_names, Schema) else None
 
     @property
     def member(self) -> ModelMember:
@@ -324,7 +330,7 @@ class Model:
                 for member in self.members
             ],
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
-            "feature_names": self.feature_names,
+            "feature_names": self.feature_names if self.schema is None else self.schema.to_dict(),
         }
         if self.refined is not None:
             facts["refined"] = weights_sha256(self.refined)
@@ -356,8 +362,12 @@ def _checked_weights(weights: Any, members: Sequence[ModelMember]) -> Weights:
     return arrays
 
 
-def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
-    """Return feature names as a tuple, if they are one str for each feature."""
+def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
+    """Return feature names as a tuple, if they are one str for each feature, or a schema of as many numbers."""
+    if isinstance(names, Schema):
+        if names.width != n_features:
+            raise DataError("feature_names", f"a schema of {n_features} numbers a row", names.width)
+        return names
     array = np.asarray(names, dtype=object)
     if array.shape != (n_features,):
         raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")

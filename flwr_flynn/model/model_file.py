@@ -28,6 +28,7 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.noise_record import Release
+from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "gram"}
@@ -43,7 +44,7 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
     header: dict[str, Any] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
-        "feature_names": None if model.feature_names is None else list(model.feature_names),
+        "feature_names": _names_to_json(model),
         "guarantee": model.guarantee,
         "refined": model.refined is not None,
         "aligned": model.aligned,
@@ -179,7 +180,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     model = Model(
         tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
         classes,
-        header["feature_names"],
+        _names_from_json(header["feature_names"]),
         header["guarantee"],
         tuple(each.astype(np.int32) for each in weights[: len(weights_names)]) if refined else None,
         owned.get("prior"),
@@ -263,6 +264,16 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         sha256.update(f"{array.dtype.str} {array.shape} ".encode())
         sha256.update(np.ascontiguousarray(array).data)
     return np.frombuffer(sha256.digest(), np.uint8)
+
+
+def _names_to_json(model: Model) -> Any:
+    if model.schema is not None:
+        return model.schema.to_dict()
+    return None if model.feature_names is None else list(model.feature_names)
+
+
+def _names_from_json(names: Any) -> Any:
+    return Schema.from_dict(names) if isinstance(names, dict) else names
 
 
 def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:

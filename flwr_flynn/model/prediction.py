@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import log_softmax, softmax
 from sklearn.utils import Tags, gen_batches
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
@@ -21,6 +21,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.class_prior import log_frequencies, own_prior
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
+from flwr_flynn.tables.schema import Schema
 
 Floats = npt.NDArray[np.float64]
 
@@ -194,12 +195,21 @@ class PredictionMixin:
 
     # -------- scikit-learn
 
+    _schema: Schema | None = None  # of the samples of the first fit, until there is a model
+
     def _validated(self, X: Any, y: Any = "no_validation", reset: bool = False) -> Any:
-        """Validate X, or X and y, by scikit-learn's rules. Errors name the columns concerned."""
-        _check_columns(X)
+        """Validate X, or X and y, by scikit-learn's rules, or by the schema. Errors name the columns concerned."""
+        schema = self._schema if reset else self.model_.schema
+        if schema is not None:
+            if isinstance(y, str):
+                return schema.encode(X)
+            y = column_or_1d(y, warn=True)
+            check_consistent_length(X, y)
+            return schema.encode(X), y
         names = getattr(X, "columns", None)
         validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
-        _check_finite(validated[0] if isinstance(validated, tuple) else validated, names)
+        with_gaps = not reset and all(member.hash.takes_gaps for member in self.model_.members)
+        _check_finite(validated[0] if isinstance(validated, tuple) else validated, names, with_gaps)
         return validated
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -208,33 +218,23 @@ class PredictionMixin:
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
         return tags
 
 
-def _check_columns(X: Any) -> None:
-    """Refuse a data frame (an object with `columns` and `dtypes`) with columns of text, categories or times."""
-    dtypes = getattr(X, "dtypes", None)
-    if dtypes is None or not hasattr(X, "columns"):
-        return
-    bad = [
-        str(name)[:60]
-        for index, (name, dtype) in enumerate(zip(X.columns, dtypes, strict=True))
-        if _is_text(X, index, dtype)
-    ]
-    if bad:
-        expected = "numbers (encode text first, for example by OneHotEncoder in a ColumnTransformer)"
-        raise DataError("X", expected, f"{len(bad)} of {len(X.columns)} columns that are not: {listed(bad)}")
-
-
-def _check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
-    """Refuse NaN and infinity in X, (n, d), dense or sparse; `names` default to the indices of the columns."""
+def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
+    """Refuse infinity, and NaN but `with_gaps`, in X, (n, d); `names` default to the indices of the columns."""
     values = X.data if sp.issparse(X) else X
     if values.dtype.kind != "f" or np.isfinite(np.sum(values)) or np.isfinite(values).all():
+        return
+    if with_gaps and not sp.issparse(X) and not np.isinf(values).any():
         return
     bad = _per_column(X)
     labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
     named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
-    expected = "finite numbers (fill in or drop the others)"
+    expected = "finite numbers"
     raise DataError("X", expected, f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
 
 
@@ -244,13 +244,3 @@ def _per_column(X: Any) -> npt.NDArray[np.int64]:
         return np.asarray((~np.isfinite(X)).sum(axis=0), np.int64)
     entries = sp.coo_array(X)
     return np.bincount(entries.col[~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)
-
-
-def _is_text(X: Any, index: int, dtype: Any) -> bool:
-    """True if a column is known not to hold numbers; scikit-learn judges dtypes that are not of pandas or NumPy."""
-    kind = getattr(dtype, "kind", None)
-    if kind is None or kind in "biuf":
-        return False
-    if kind == "O" and hasattr(X, "iloc") and str(dtype) == "object":  # may hold numbers
-        return any(isinstance(value, str | bytes) for value in X.iloc[:, index])
-    return True

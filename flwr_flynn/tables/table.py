@@ -70,7 +70,7 @@ class Table:
             return X
         if is_frame(X):
             return cls([str(name) for name in X.columns], [_of_series(X[name], str(name)) for name in X.columns])
-        array = np.asarray(X)
+        array = X if isinstance(X, np.ndarray) else _array_of(X)
         if array.ndim != 2:
             raise DataError("X", "shape (samples, features)", f"{array.ndim} dimension(s)")
         names = [str(index) for index in range(array.shape[1])]
@@ -120,14 +120,23 @@ def needs_table(X: Any) -> bool:
         return True
     if is_frame(X):
         return any(_needs_table(X[name]) for name in X.columns)
-    array = X if isinstance(X, np.ndarray) else None
-    if array is None or array.ndim != 2:
+    array = X if isinstance(X, np.ndarray) else _array_of(X)
+    if array.ndim != 2:
         return False
     if array.dtype.kind == "f":
         return bool(np.isnan(np.sum(array)) and np.isnan(array).any())
     if array.dtype.kind == "O":
         return any(is_gap(value) or isinstance(value, str | date) for value in array.ravel().tolist())
     return array.dtype.kind in "UTM"
+
+
+def _array_of(X: Any) -> Array:
+    """An array of lists: of objects where these are not all numbers, which would make texts of one another."""
+    try:
+        array = np.asarray(X)
+        return np.asarray(X, object) if array.dtype.kind in "UTM" else array
+    except ValueError:  # rows of different lengths
+        return np.empty(0, object)
 
 
 def _needs_table(series: Any) -> bool:

@@ -174,11 +174,31 @@ def test_a_constant_column_has_one_code():
 
 def test_values_that_are_not_finite_are_refused():
     hasher = FlyHash(HashSpec(2, 10, 1, 1, 0, coding="steps", n_codes=2, edges=[[0.0], [0.0]]))
-    for bad in (np.nan, np.inf):
-        with raises(DataError, field="X", got="NaN or infinity in 1 of 2 features"):
-            hasher.active([[bad, 0.0]])
+    with raises(DataError, field="X", got="NaN or infinity in 1 of 2 features"):
+        hasher.active([[np.inf, 0.0]])
     assert hasher.fits(np.array([[1e308, -1e308]])).all()
     hasher.active([[1e308, -1e308]])
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_gap_has_no_codes(signed):
+    spec = HashSpec(2, 10, 1, 1, 0, signed=signed, coding="bumps", n_codes=3, edges=[[0.0, 1.0], [0.0, 1.0]])
+    codes = codes_of(spec, np.array([[np.nan, 0.5], [0.5, np.nan]]))
+    assert (codes[0, :3] == 0).all() and (codes[1, 3:] == 0).all()
+    assert_array_equal(codes[0, 3:], codes[1, :3])
+    assert_array_equal(FlyHash(spec).active([[np.nan, 1.0]]), FlyHash(spec).active([[-np.nan, 1.0]]))
+    assert FlyHash(spec).fits(np.array([[np.nan, 1.0]])).all()
+
+
+def test_a_gap_is_at_the_centre():
+    values = {"center": (2.0, 3.0), "scale": (0.5, 4.0)}
+    for more in ({}, {"n_waves": 8, "wave_frequency": 0.3}, {"signed": True}):
+        hasher = FlyHash(HashSpec(2, 64, 2, 5, 3, **values, **more))
+        assert_array_equal(hasher.active([[np.nan, 1.0], [1.0, np.nan]]), hasher.active([[2.0, 1.0], [1.0, 3.0]]))
+        assert_array_equal(hasher.graded([[np.nan, 1.0]]), hasher.graded([[2.0, 1.0]]))
+        assert hasher.fits(np.array([[np.nan, 1.0]])).all()
+    with raises(DataError, field="X"):
+        FlyHash(HashSpec(2, 64, 2, 5, 3)).active([[np.nan, 1.0]])
 
 
 def test_edges_of_a_public_range():

@@ -16,7 +16,7 @@ from scipy.stats import chi2_contingency
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.phases.secure_columns import MOST_BINS, SPLITS
-from flwr_flynn.hashing.rank_codes import KEY_BITS, keys_of, values_of
+from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, keys_of, values_of
 from flwr_flynn.model import column_cells
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests import oracle
@@ -231,12 +231,40 @@ def test_floors_of_two_and_three_are_one_of_four(floor):
 
 
 @pytest.mark.parametrize("least", [1, 5])
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused(wrong, least):
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf])
+def test_infinite_numbers_are_refused(wrong, least):
     X = np.append(np.arange(19.0), wrong)[:, None]
     for each in (X, sp.csr_array(X)):
         with raises(DataError, field="X"):
             ColumnHistograms.from_data(each, np.zeros(20, np.int64), 1, least)
+
+
+# ---- gaps
+
+
+@given(labelled(least=1), st.integers(0, 2**32 - 1))
+def test_what_follows_from_columns_with_gaps_is_what_follows_from_their_numbers(case, seed):
+    X, y = case
+    X = np.where(np.random.default_rng(seed).random(X.shape) < 0.3, np.nan, X)
+    found = ColumnHistograms.from_data(X, y, 3)
+    centers, deviations = found.center_and_deviation()
+    for column in range(X.shape[1]):
+        has_number = ~np.isnan(X[:, column])
+        assert found.n_numbers[column] == has_number.sum()
+        if has_number.any():
+            alone = ColumnHistograms.from_data(X[has_number, column][:, None], y[has_number], 3)
+            assert_array_equal(found.quantiles[column], alone.quantiles[0])
+            assert ([centers[column]], [deviations[column]]) == alone.center_and_deviation()
+    assert np.isfinite(found.quantiles).all()
+    assert np.isfinite(found.relevance()).all()
+
+
+@pytest.mark.parametrize("least", [1, 5])
+def test_gaps_are_the_last_in_the_order(least):
+    X = np.append(np.arange(19.0), [np.nan] * 6)[:, None]
+    found = ColumnHistograms.from_data(X, np.zeros(25, np.int64), 1, least)
+    assert found.counts[-1] == (6 if least == 1 else 10)  # of the last groups of five, one straddles
+    assert found.n_numbers == [19 if least == 1 else 15]
 
 
 # ---- what follows
@@ -301,14 +329,18 @@ def test_offsets_do_no_harm():
         assert deviation == pytest.approx(0.97, abs=0.05 if least == 32 else 0.5)
 
 
-@given(labelled(least=1), st.integers(1, 4), st.sampled_from([SPLITS, (64, 64, 64, 64, 256)]))
-def test_quantiles_are_found_by_splitting_bins(case, least, splits):
+@given(labelled(least=1), st.integers(1, 4), st.sampled_from([SPLITS, (64, 64, 64, 64, 256)]), st.booleans())
+def test_quantiles_are_found_by_splitting_bins(case, least, splits, has_gaps):
     X, y = case
+    if has_gaps:
+        X = np.where(np.random.default_rng(len(y)).random(X.shape) < 0.3, np.nan, X)
     full = ColumnHistograms.from_data(X, y, 3, min_examples=least)
     d = X.shape[1]
     if not full.n_examples:
         return
     cuts = ((np.arange(d)[:, None] << KEY_BITS) + (np.arange(splits[0]) << KEY_BITS) // splits[0]).ravel()
+    if has_gaps:
+        cuts = np.union1d(cuts, (np.arange(d) << KEY_BITS) + FIRST_GAP)
     for parts in (*splits[1:], 1):
         assert set(np.arange(d) << KEY_BITS) <= set(cuts)
         cuts = ColumnHistograms.of_table(d, cuts, full.table(cuts, by_class=False)).finer(cuts, parts)

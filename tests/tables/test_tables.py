@@ -1,0 +1,306 @@
+"""Tables, their schema, and the summary that a schema follows from."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from flwr_flynn.errors import DataError, SchemaError
+from flwr_flynn.tables.schema import LEARNED_LEVELS, Column, Schema
+from flwr_flynn.tables.summary import ColumnSummary, TableSummary
+from flwr_flynn.tables.table import Table, needs_table
+from tests.raising import raises
+
+FRAME = pd.DataFrame(
+    {
+        "real": [1.5, None, 3.0],
+        "integer": pd.array([1, None, 2], dtype="Int64"),
+        "flag": [True, False, True],
+        "maybe": pd.array([True, None, False], dtype="boolean"),
+        "levels": pd.Categorical(["a", None, "b"]),
+        "numbers": pd.Categorical([1, 2, 2]),
+        "text": [" x", None, "e\u0301"],
+        "mixed": [1, "a", None],
+        "when": pd.to_datetime(["2024-01-02 06:00", None, "2025-02-03 12:00"]),
+        "zoned": pd.to_datetime(["2024-01-02 00:00", "2024-01-02 00:00", None], utc=True),
+        "span": pd.to_timedelta(["1 day", None, "36 h"]),
+        "empty": [None, None, None],
+    }
+)
+
+# ---- tables
+
+
+def test_a_frame_has_numbers_texts_and_dates():
+    table = Table.of(FRAME)
+    kinds = dict(zip(table.names, table.kinds, strict=True))
+    assert kinds == {
+        **dict.fromkeys(("real", "integer", "flag", "maybe", "span", "empty"), "number"),
+        **dict.fromkeys(("levels", "numbers", "text", "mixed"), "category"),
+        **dict.fromkeys(("when", "zoned"), "date"),
+    }
+    assert table.column("text").tolist() == ["x", None, "\u00e9"]
+    assert table.column("mixed").tolist() == ["1", "a", None]
+    assert table.column("numbers").tolist() == ["1", "2", "2"]
+    assert_array_equal(table.column("span"), [1.0, np.nan, 1.5])
+    assert_array_equal(table.column("maybe"), [1.0, np.nan, 0.0])
+    assert table.column("zoned")[0] == np.datetime64("2024-01-02")
+    assert table.column("none") is None
+    assert len(table) == 3
+    assert table.shape == (3, 12)
+
+
+def test_a_polars_frame_is_the_same_table():
+    polars = pytest.importorskip("polars")
+    columns = ["real", "integer", "flag", "maybe", "levels", "text", "when", "zoned"]
+    here, there = Table.of(FRAME[columns]), Table.of(polars.from_pandas(FRAME[columns]))
+    assert (here.names, here.kinds) == (there.names, there.kinds)
+    for one, other in zip(here.columns, there.columns, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_objects_are_of_the_kind_of_all_of_them():
+    def kind(*values: object) -> str:
+        column = np.empty(len(values), object)
+        column[:] = values
+        return Table.of(column[:, None]).kinds[0]
+
+    assert kind(1, 2.5, Decimal("1.5"), None, np.nan, True) == "number"
+    assert kind(date(2024, 1, 2), datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=2))), pd.NaT) == "date"
+    assert kind("a", None, pd.NA) == kind("a", 1) == "category"
+    assert kind(timedelta(days=2), None) == "number"
+    for bad in ([1, 2], {"a": 1}, b"x", 1j):
+        with raises(DataError, field="column 0", expected="numbers, texts or dates"):
+            kind("a", bad)
+
+
+def test_rows_of_a_table():
+    table = Table.of(FRAME)
+    assert table[1:].column("mixed").tolist() == ["a", None]
+    assert table[np.array([True, False, False])].shape == (1, 12)
+    both = Table.concatenated([table[:1], table[1:]])
+    for one, other in zip(both.columns, table.columns, strict=True):
+        assert_array_equal(one, other)
+    assert table.only(["flag", "real"]).names == ("flag", "real")
+    with raises(DataError, field="columns", got="2 columns, 1 of them named again"):
+        Table(["a", "a"], [np.zeros(1)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("X", "expected"),
+    [
+        (np.zeros((2, 2), np.uint8), False),
+        (np.array([[1.0, np.nan]]), True),
+        (np.array([[1.0, np.inf]]), False),
+        (np.array([[1, 2]], object), False),
+        (np.array([[1, None]], object), True),
+        (np.array([["a"]]), True),
+        ([[1, "a"]], True),
+        ([[1, 2]], False),
+        ([[1], [1, 2]], False),
+        (FRAME[["flag"]], False),
+        (FRAME[["real"]], True),
+        (FRAME[["levels"]], True),
+        (pd.DataFrame({"a": pd.array([1, 2], dtype="Int64")}), False),
+    ],
+)
+def test_what_needs_a_table(X, expected):
+    assert needs_table(X) is expected
+
+
+# ---- schemas
+
+
+def test_the_numbers_of_a_row():
+    schema = Schema(
+        [
+            Column("when", "date"),
+            Column("text", "category", ["x", "z"], gaps=False),
+            Column("real", "number"),
+        ]
+    )
+    X = schema.encode(FRAME[["real", "text", "when", "flag"]])
+    assert schema.inputs == (
+        *("when days", "when month", "when weekday", "when hour", "when missing"),
+        *("text=x", "text=z", "real", "real missing"),
+    )
+    assert_array_equal(X[0], [19724.25, 1, 1, 6, 0, 1, 0, 1.5, 0])  # a Tuesday
+    assert_array_equal(X[1], [np.nan] * 4 + [1, 0, 0, np.nan, 1])
+    assert_array_equal(X[2, 5:], [0, 0, 3, 0])
+    assert schema.width == X.shape[1]
+
+
+def test_columns_are_found_by_name_and_checked():
+    schema = Schema([Column("a", "number", low=0, high=2), Column("b", "category", ["1", "2"])])
+    assert_array_equal(schema.encode(pd.DataFrame({"b": [1, 2], "c": "x", "a": [0, 2.0]}))[:, 2:4], [[1, 0], [0, 1]])
+    assert_array_equal(schema.encode(pd.DataFrame({"a": [None, None], "b": [None, "1"]}, dtype=object))[:, 1], [1, 1])
+    with raises(DataError, field="columns", got="1 of 2 missing: 'b'"):
+        schema.encode(pd.DataFrame({"a": [1.0]}))
+    with raises(DataError, field="column 'a'", expected="values of kind number", got="kind category"):
+        schema.encode(pd.DataFrame({"a": ["x"], "b": ["1"]}))
+    frame = pd.DataFrame({"a": [1.0, 3.0, np.inf, np.nan], "b": "1"})
+    with raises(DataError, field="column 'a'", expected="numbers in 0 to 2", got="2 of 4 rows with others"):
+        schema.encode(frame)
+    assert schema.encode_rows(frame)[1].tolist() == [True, False, False, True]
+    with raises(DataError, field="X", expected="2 columns", got=3):
+        schema.encode(np.zeros((1, 3)))
+
+
+def test_ranges_of_the_numbers():
+    columns = [Column("a", "number", low=-1, high=2), Column("b", "category", ["x", "y"], gaps=False)]
+    assert Schema(columns).ranges == ([-1.0, 0.0, 0.0, 0.0], [2.0, 1.0, 1.0, 1.0])
+    assert Schema([*columns, Column("c", "number", low=0)]).ranges is None
+    assert Schema([*columns, Column("c", "date")]).ranges is None
+
+
+NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=5)
+
+
+@st.composite
+def columns(draw, name):
+    kind = draw(st.sampled_from(["number", "category", "date"]))
+    levels = draw(st.lists(NAMES, unique=True, max_size=4)) if kind == "category" else ()
+    low = draw(st.none() | st.floats(-9, 0)) if kind == "number" else None
+    high = draw(st.none() | st.floats(0, 9)) if kind == "number" else None
+    return Column(name, kind, levels, draw(st.booleans()) or not levels, low, high, draw(NAMES))
+
+
+@given(st.data())
+def test_a_schema_survives_json(data):
+    names = data.draw(st.lists(NAMES, unique=True, min_size=1, max_size=5))
+    schema = Schema([data.draw(columns(name)) for name in names], data.draw(st.booleans()), "", ["a", "b"])
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+    assert schema.without_labels().classes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        (None, "schema"),
+        ({"columns": []}, "columns"),
+        ({"columns": [3]}, "column"),
+        ({"columns": [{"name": "a"}]}, "column"),
+        ({"columns": [{"name": "a", "kind": "number", "more": 1}]}, "column"),
+        ({"columns": [{"name": "a\n", "kind": "number"}]}, "name"),
+        ({"columns": [{"name": "a" * 201, "kind": "number"}]}, "name"),
+        ({"columns": [{"name": "a", "kind": "text"}]}, "column 'a' kind"),
+        ({"columns": [{"name": "a", "kind": "number", "levels": ["x"]}]}, "column 'a' levels"),
+        ({"columns": [{"name": "a", "kind": "category", "levels": "xy"}]}, "column 'a' levels"),
+        ({"columns": [{"name": "a", "kind": "category", "levels": ["x", "x"]}]}, "column 'a' levels"),
+        ({"columns": [{"name": "a", "kind": "category", "levels": ["\x1b[31m"]}]}, "column 'a' levels"),
+        ({"columns": [{"name": "a", "kind": "category", "levels": ["x"] * 1025}]}, "column 'a' levels"),
+        ({"columns": [{"name": "a", "kind": "category", "gaps": False}]}, "columns"),
+        ({"columns": [{"name": "a", "kind": "number", "gaps": 1}]}, "column 'a' gaps"),
+        ({"columns": [{"name": "a", "kind": "number", "low": 2, "high": 1}]}, "column 'a' low"),
+        ({"columns": [{"name": "a", "kind": "number", "low": "x"}]}, "column 'a' low"),
+        ({"columns": [{"name": "a", "kind": "date", "low": 1}]}, "column 'a' low"),
+        ({"columns": [{"name": "a", "kind": "number", "unit": "m" * 201}]}, "column 'a' unit"),
+        ({"columns": [{"name": "a", "kind": "number"}] * 2}, "columns"),
+        ({"columns": [{"name": "a", "kind": "number"}], "label": "a"}, "label"),
+        ({"columns": [{"name": "a", "kind": "number"}], "label": 3}, "label"),
+        ({"columns": [{"name": "a", "kind": "number"}], "classes": ["a", 1]}, "classes"),
+        ({"columns": [{"name": "a", "kind": "number"}], "is_named": 1}, "is_named"),
+    ],
+)
+def test_other_values_are_no_schema(values, field):
+    with raises(SchemaError, field=field):
+        Schema.from_dict(values)
+
+
+# ---- summaries
+
+
+@st.composite
+def tables(draw):
+    """A table of a category with gaps, a number with gaps and dates, and a split of its rows."""
+    n = draw(st.integers(1, 30))
+    texts = np.array(draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=n, max_size=n)), object)
+    numbers = np.array(draw(st.lists(st.sampled_from([1.0, 2.5, np.nan]), min_size=n, max_size=n)))
+    dates = np.array(draw(st.lists(st.integers(0, 10**6), min_size=n, max_size=n)), "datetime64[us]")
+    owners = np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
+    table = Table(["t", "n", "d"], [texts, numbers, dates])
+    return table, [table[owners == party] for party in range(4)]
+
+
+def parts(summary: TableSummary) -> tuple[object, ...]:
+    return summary.n_rows, {name: (each.gaps, dict(each.levels)) for name, each in summary.columns.items()}
+
+
+@given(tables())
+def test_summaries_of_a_split_add_to_that_of_all_rows(case):
+    table, shares = case
+    total = reduce(add, [TableSummary.of(share) for share in shares])
+    whole = TableSummary.of(table)
+    assert total.schema()[0] == whole.schema()[0] if any(len(set(share.column("t"))) for share in shares) else True
+    assert total.n_rows == whole.n_rows
+    for name, summary in whole.columns.items():
+        assert total.columns[name].levels == summary.levels
+        assert TableSummary.from_dict(json.loads(json.dumps(total.to_dict()))) == total
+
+
+def test_few_rows_are_not_told():
+    column = np.array(["a"] * 5 + ["b"] * 4 + [None] * 4, object)
+    summary = TableSummary.of(Table(["t"], [column]), min_examples=5)
+    assert summary.columns["t"] == ColumnSummary({"category": 13}, 0, {"a": 5})
+    assert summary.schema()[0].columns == (Column("t", "category", ["a"], gaps=False),)
+
+
+def test_columns_that_are_left_out():
+    n = 200
+    ids = np.array([f"p{index}" for index in range(n)], object)
+    many = np.array([f"l{index % 100:03}" for index in range(n)], object)
+    empty = np.full(n, np.nan)
+    table = Table(["id", "many", "empty", "x" * 300], [ids, many, empty, np.zeros(n)])
+    schema, left_out = TableSummary.of(table).schema()
+    assert schema.names == ("many",)
+    assert len(schema.columns[0].levels) == LEARNED_LEVELS
+    assert set(left_out) == {"id", "empty", "x" * 300}
+    alone = TableSummary.of(Table(["many", "alone"], [many, np.zeros(n)]))
+    both, left_out = (TableSummary.of(table) + alone).schema()
+    assert both == schema
+    assert set(left_out) == {"id", "empty", "x" * 300, "alone"}
+    with raises(SchemaError, field="columns", got="1 that cannot"):
+        TableSummary.of(Table(["empty"], [empty])).schema()
+
+
+def test_the_kind_of_most_rows_wins():
+    texts, numbers = (Table(["a"], [values]) for values in (np.array(["x", "x"], object), np.zeros(3)))
+    total = TableSummary.of(texts) + TableSummary.of(numbers)
+    assert total.columns["a"].kind == "number"
+    assert (total + TableSummary.of(texts)).columns["a"].kind == "category"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        {},
+        {"columns": [["a", {"number": 2}, 0, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"number": 1}, 0, {}, 1]] * 2, "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"number": 1}, 2, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"number": -1}, 0, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"number": True}, 0, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"text": 1}, 0, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"category": 1}, 0, {"x": 2}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"category": 1}, 0, {"\0": 1}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"category": 1}, 0, 3, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"number": 1}, 0, {}, "1"]], "n_rows": 1, "is_named": True},
+        {"columns": [[3, {"number": 1}, 0, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a"]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", {"number": 1}, 0, {}, 1]], "n_rows": 1, "is_named": "yes"},
+        {"columns": [["a", {"number": 2**60}, 0, {}, 1]], "n_rows": 2**60, "is_named": True},
+    ],
+)
+def test_other_values_are_no_summary(values):
+    with pytest.raises(SchemaError):
+        TableSummary.from_dict(values)
