@@ -17,31 +17,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
-from flwr_flynn.app.data.readers import ENDINGS, ending, objects, read_rows, read_width
+from flwr_flynn.app.data.readers import ENDINGS, ending, read_rows, read_width
+from flwr_flynn.app.data.share import Share as Share
+from flwr_flynn.app.data.share import encoded
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_ID
-from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.federated.party import Samples
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
 log = logging.getLogger("flwr")  # Flower's own
 
-_WIDEST = 256  # bytes of a label in an array of NumPy
-_LONGEST_LABEL = 1024  # characters, as in a list of classes
 _ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-
-
-@dataclass(frozen=True)
-class Share(Samples):
-    """Samples of one party, from its file or from a simulation's data set."""
-
-    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,9 +51,7 @@ class Dataset:
     @property
     def labels(self) -> npt.NDArray[Any]:
         """The class name of every sample."""
-        classes = np.asarray(self.classes)
-        # In a text type of NumPy each label is as wide as the longest.
-        return (classes if classes.dtype.itemsize <= _WIDEST else objects(self.classes))[self.y]
+        return labels_of(self.classes, self.y)
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
@@ -82,31 +72,6 @@ def checked(file: TableFile) -> Dataset:
     X, y, groups = file.whole()
     classes, codes = coded_labels(y, file.name)
     return Dataset(X, codes, classes, file.name, file.names or None, groups, file.left_out)
-
-
-def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], IndexArray]:
-    """The different labels of a file in their order, and the index of each row's among them."""
-    if y.dtype.kind == "f":
-        if n_missing := int((~np.isfinite(y)).sum()):
-            raise DataError(name, "a label in each row", f"{n_missing} rows without one")
-        if (y == np.floor(y)).all():
-            if (np.abs(y) >= 2**63).any():
-                raise DataError(name, "labels within int64", "labels beyond")
-            y = y.astype(np.int64)
-    if y.dtype.kind in "iu":
-        values, codes = np.unique(y, return_inverse=True)
-        return values.tolist(), codes.astype(np.int64).reshape(-1)
-    index: dict[Any, int] = {}
-    codes = np.fromiter((index.setdefault(label, len(index)) for label in y.tolist()), np.int64, len(y))
-    if any(isinstance(label, bytes) for label in index):
-        raise DataError(name, "strings or integers as labels", "bytes")
-    texts = [str(label) for label in index]
-    if longest := sum(len(text) > _LONGEST_LABEL for text in texts):
-        raise DataError(name, f"labels of at most {_LONGEST_LABEL} characters", f"{longest} that are longer")
-    found = whole_numbers(texts)
-    labels: list[Any] = sorted(set(texts if found is None else found))
-    place = {label: code for code, label in enumerate(labels)}
-    return labels, np.array([place[label] for label in (texts if found is None else found)], np.int64)[codes]
 
 
 def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
@@ -234,6 +199,15 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
     """
     data = checked(opened_own(node, features, schema))
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
+
+
+def encoded_share(node: NodeConfig, schema: Schema, features: Sequence[str] = ()) -> Share:
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
+
+    Above `LARGE` bytes of numbers these are memory maps of files without a name, which are gone with the share or with
+    the process.
+    """
+    return encoded(opened_own(node, features, schema), schema, node.test_fraction, node.split_seed)
 
 
 def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
