@@ -50,6 +50,15 @@ def read_npz(
     return Arrays(X, y, groups, tuple(names.tolist()) if are_names and names is not None else None, ())
 
 
+def npz_names(path: Path) -> Features | None:
+    """The names of the columns in a file, None where it has none."""
+    with _opened_npz(path, ["X"]) as (has_names, array, _):
+        names = array("feature_names") if has_names else None
+    return (
+        tuple(map(str, names.tolist())) if names is not None and names.dtype.kind == "U" and names.ndim == 1 else None
+    )
+
+
 def npz_width(path: Path, label: str, features: Features) -> int:
     """The number of features that a file has, from the head of its array."""
     with _opened_npz(path, ["X", label]) as (has_names, array, shape_of):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.csv_file import CsvFile
-from flwr_flynn.app.data.dialect import Dialect
-from flwr_flynn.app.data.npz import read_npz
+from flwr_flynn.app.data.csv_texts import cannot_read, header_of
+from flwr_flynn.app.data.dialect import Dialect, detected
+from flwr_flynn.app.data.npz import npz_names, read_npz
+from flwr_flynn.app.data.parquet import opened_parquet, parquet_columns
 from flwr_flynn.app.data.parquet_file import ParquetFile
-from flwr_flynn.app.data.readers import check_shapes, ending
+from flwr_flynn.app.data.readers import ENDINGS, check_shapes, ending
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -113,6 +116,29 @@ def opened(
     if ending(path) == ".csv":
         return CsvFile(path, label, group, features, dialect, schema, gaps)
     return ParquetFile(path, label, group, features, dialect, gaps)
+
+
+def existing(path: Path) -> Path:
+    """The path of a file that is there and has a known ending; a `ConfigError` else."""
+    if not path.is_file():
+        raise ConfigError(repr(path.name[:80]), "a file", "no such file")
+    if ending(path) not in ENDINGS:
+        raise ConfigError(repr(path.name[:80]), f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", "another ending")
+    return path
+
+
+def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
+    """The names of all columns of a file, None without names."""
+    if ending(path) == ".csv":
+        try:
+            return header_of(path, detected(path, dialect))
+        except (OSError, UnicodeError, csv.Error) as error:
+            raise cannot_read(path, error) from None
+    if ending(path) == ".npz":
+        names = npz_names(path)
+        return None if names is None else list(names)
+    with opened_parquet(path) as file:
+        return parquet_columns(file.schema_arrow)
 
 
 def batches(path: Path, **options: Any) -> Iterator[tuple[Table, Array | None]]:

@@ -67,7 +67,7 @@ class _Rows:
         self._parts: list[npt.NDArray[np.float64]] = [np.empty((0, width))]
         self._file: IO[bytes] | None = None
         if not in_memory:
-            self._file = stack.enter_context(tempfile.TemporaryFile())
+            self._file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
 
     def add(self, rows: npt.NDArray[np.float64]) -> None:
         """Add some rows."""
