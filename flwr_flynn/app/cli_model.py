@@ -91,8 +91,9 @@ def _schema_of(model: Model) -> Schema | None:
 
 
 def _names_of(model: Model) -> tuple[str, ...]:
+    """Names of a model without a schema; none where it has one."""
     names: Any = model.feature_names
-    return tuple(map(str, names or ()))
+    return () if names is None or _schema_of(model) is not None else tuple(map(str, names))
 
 
 def _of_column(column: dict[str, str]) -> str:
@@ -114,10 +115,9 @@ def predict(model_path: str, path: Path, least: float, dialect: Dialect) -> int:
     """Print the class, the probabilities and the novelty of every row of a file, as CSV."""
     model = FlyNNClassifier.load(model_path)
     schema = _schema_of(model.model_)
+    features = _names_of(model.model_)
     if schema is not None:
-        features = tuple(schema.names) if schema.is_named else ()
-    else:
-        features = _names_of(model.model_)
+        features = schema.names if schema.is_named else ()
     n_columns = model.model_.members[0].spec.n_features if schema is None else len(schema.columns)
     file = opened(existing(path), None, "", features, dialect, schema)
     if len(file.reports) != n_columns:

@@ -1,7 +1,7 @@
 """Rows of a CSV file as texts, some at a time.
 
-pyarrow reads them where it is installed and takes the file, and the standard library everywhere else: the texts are the
-same.
+pyarrow reads them where it is installed and takes the file, and the standard library everywhere else, a file with
+ragged rows among them: the texts are the same.
 """
 
 from __future__ import annotations
@@ -77,22 +77,13 @@ def _by_arrow(path: Path, dialect: Dialect, header: Sequence[str], wanted: Seque
     except ImportError:
         raise NotTaken from None
     names = [header[index] for index in dict.fromkeys(wanted)]
-    n_broken = 0
-
-    def skip(_row: Any) -> str:
-        nonlocal n_broken
-        n_broken += 1
-        return "skip"
-
     try:
         reader = arrow_csv.open_csv(
             path,
             read_options=arrow_csv.ReadOptions(
                 use_threads=False, block_size=BLOCK, encoding=_ENCODINGS.get(dialect.encoding, dialect.encoding)
             ),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=dialect.separator, newlines_in_values=True, invalid_row_handler=skip
-            ),
+            parse_options=arrow_csv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=dict.fromkeys(names, arrow.string()), include_columns=names, strings_can_be_null=False
             ),
@@ -100,10 +91,7 @@ def _by_arrow(path: Path, dialect: Dialect, header: Sequence[str], wanted: Seque
         if reader.schema.names != names:
             raise NotTaken
         for batch in reader:
-            found, n_broken = n_broken, 0
-            yield Chunk([ArrowTexts(batch.column(header[index])) for index in wanted], found)
-        if n_broken:
-            yield Chunk([Texts([]) for _ in wanted], n_broken)
+            yield Chunk([ArrowTexts(batch.column(header[index])) for index in wanted])
     except (arrow.ArrowException, KeyError) as error:
         if "UTF8" in str(error):
             raise UnicodeError from None

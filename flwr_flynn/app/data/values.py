@@ -201,6 +201,8 @@ class ColumnFacts:
             kind = self.wanted.kind
         else:
             kind = "number" if not self.words else "date" if forms else "category"
+        if kind == "date" and not forms:  # the schema says so: values that are none are counted elsewhere
+            forms = sorted(self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each)))
         form = forms[0] if forms else ""
         if month_first:
             form = next((month for month, day in _DAY_FIRST.items() if day == form and month in forms), form)
@@ -255,7 +257,8 @@ class TypedColumn:
         return math.nan if value is None else value
 
     def _moment(self, text: str) -> np.datetime64:
-        moment = None if is_gap_text(text, self.dialect.gaps) else date_of(text, self.date_format)
+        is_gap = not self.date_format or is_gap_text(text, self.dialect.gaps)
+        moment = None if is_gap else date_of(text, self.date_format)
         return np.datetime64("NaT" if moment is None else moment, "us")
 
     def _level(self, text: str) -> str | None:

@@ -1,0 +1,295 @@
+"""The command `flwr-flynn`: each verb in this process, and the whole of it as a process."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNClassifier, HashSpec, __version__
+from flwr_flynn.app.cli import main
+from flwr_flynn.app.data import csv_texts
+from flwr_flynn.app.data.opened import opened
+from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.schema_file import SchemaFile, read_schema
+from tests.docs.pages import ROOT
+
+ROWS = [
+    ["age", "ward", "since", "label"],
+    *([str(20 + i % 50) if i % 9 else "", "ABC"[i % 3], f"2024-01-{i % 28 + 1:02}", "ny"[i % 2]] for i in range(90)),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a file, its schema and a model of plain numbers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text("\n".join(";".join(row) for row in ROWS) + "\n")
+    columns = [
+        Column("age", "number", low=0, high=120),
+        Column("ward", "category", list("ABC")),
+        Column("since", "date"),
+    ]
+    schema = Schema(columns, label="label", classes=["n", "y"])
+    (tmp_path / "schema.toml").write_text(SchemaFile(schema).to_toml())
+    return tmp_path
+
+
+def plain_model(names: list[str] | None = None, labels: tuple[str, str] = ("no", "=yes")) -> FlyNNClassifier:
+    """A model of two numbers, in model.npz."""
+    X = np.random.default_rng(0).normal(size=(80, 2)) + 3 * (np.arange(80) % 2)[:, None]
+    spec = HashSpec(n_features=2, hash_dim=256, row_nnz=1, hash_nnz=8, seed=1, signed=True)
+    model = FlyNNClassifier(spec).fit(X, np.array(labels)[np.arange(80) % 2])
+    counts = FlyNNClassifier.from_counts(spec, model.counts_, model.classes_, feature_names=names)
+    counts.save("model.npz")
+    return counts
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+    """What a command prints to its two streams."""
+    assert main(list(arguments)) == status
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    if status == 1 and not printed.out:
+        assert len(printed.err.splitlines()) == 1
+    return printed.out, printed.err
+
+
+# -------- schema and check
+
+
+def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    draft, log = run(capsys, "schema", "own.csv")
+    assert "semicolons" in log
+    assert "90" not in draft  # not even how many rows there are
+    for words in ("Discloses which classes", "these 3 levels", "missing values here", "low and high: not drafted"):
+        assert words in draft
+    (folder / "draft.toml").write_text(draft)
+    schema = read_schema("draft.toml").schema
+    assert [(column.name, column.kind, column.gaps) for column in schema.columns] == [
+        ("age", "number", True),
+        ("since", "date", False),
+        ("ward", "category", False),
+    ] or schema.names == ("age", "ward", "since")
+    assert (schema.label, schema.classes) == ("label", ("n", "y"))
+    assert all(column.low is column.high is None for column in schema.columns)
+    table, _ = run(capsys, "check", "own.csv", "draft.toml")
+    assert "REFUSED" not in table
+
+
+def test_rare_levels_and_unusable_columns_are_left_out_of_a_draft(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    lines = [f"n{i},{'rare' if i < 3 else 'often'},{i % 2}" for i in range(40)]
+    (folder / "own.csv").write_text("name,town,outcome\n" + "\n".join(lines) + "\n")
+    draft, _ = run(capsys, "schema", "own.csv", "--label", "outcome")
+    assert "# 'name': no text occurs twice" in draft
+    (folder / "draft.toml").write_text(draft)
+    assert read_schema("draft.toml").schema.columns[0].levels == ("often",)
+    assert read_schema("draft.toml").schema.classes == (0, 1)
+    draft, _ = run(capsys, "schema", "own.csv", "--label", "outcome", "--min-examples", "1")
+    assert '"rare"' in draft
+
+
+def test_check_counts_what_would_be_refused(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    rows = ["200;D;2024-01-01;y", "old;A;2024-01-01;y", "5;A;soon;maybe", ";B;2024-01-01;n", "5;A;2024-01-01;"]
+    (folder / "own.csv").write_text("age;ward;since;label\n" + "\n".join(rows) + "\n")
+    table, _ = run(capsys, "check", "own.csv", "schema.toml", status=1)
+    by_name = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.startswith("'")}
+    assert by_name == {
+        "'age'": ["number", "1", "1", "1"],
+        "'ward'": ["category", "0", "0", "1"],
+        "'since'": ["date", "0", "1"],
+    }
+    for words in ("1 rows have no label", "1 rows have a label that is none", "2 columns have values of another kind"):
+        assert f"REFUSED: {words}" in table
+    assert "maybe" not in table
+    assert "soon" not in table
+
+
+def test_check_names_missing_columns_and_ragged_rows(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "own.csv").write_text("age,label\n5,y\n6,y,7\n")
+    table, _ = run(capsys, "check", "own.csv", "schema.toml", status=1)
+    assert "REFUSED: 2 columns are missing" in table
+    assert "REFUSED: 1 rows have more or fewer fields" in table
+    (folder / "own.csv").write_text("weight,label\n5,y\n")
+    _, error = run(capsys, "check", "own.csv", "schema.toml", status=1)
+    assert "none of them" in error
+
+
+def test_gap_texts_of_a_schema_count_as_gaps(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    text = (folder / "schema.toml").read_text()
+    (folder / "schema.toml").write_text(
+        'gap-texts = ["unknown"]\n' + text.replace('"age"', '"age"\ngap-texts = ["-1"]')
+    )
+    (folder / "own.csv").write_text("age;ward;since;label\n-1;unknown;2024-01-01;y\n")
+    table, _ = run(capsys, "check", "own.csv", "schema.toml")
+    assert [line.split()[2] for line in table.splitlines() if line.startswith("'")] == ["1", "1", "0"]
+
+
+@pytest.mark.parametrize("verb", ["schema", "check"])
+def test_options_of_csv_files(verb: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "own.csv").write_bytes(
+        "age|ward|since|label\n1|Ä|04/05/2024|y\n?|none here|04/05/2024|n\n".encode("latin-1")
+    )
+    rest = ["schema.toml"] if verb == "check" else ["--min-examples", "1"]
+    given = ["--separator", "|", "--encoding", "latin-1", "--gap-text", "none here", "--date-format", "mm/dd/yyyy"]
+    out, log = run(capsys, verb, "own.csv", *rest, *given, "--decimal", ".")
+    assert "dates as mm/dd/yyyy" in out + log
+    assert "LATIN-1, pipes" in out + log
+
+
+# -------- show and predict
+
+
+def test_show_tells_what_a_model_holds(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    plain_model(["a", "b\x1b[31m"])
+    shown, _ = run(capsys, "show", "model.npz")
+    digest = hashlib.sha256((folder / "model.npz").read_bytes()).hexdigest()
+    for words in ("samples 40", "hash_dim 256", "2: 'a', 'b\\x1b[31m'", digest):
+        assert words in shown
+    facts = json.loads(run(capsys, "show", "model.npz", "--json")[0])
+    assert facts["classes"] == [{"class": "=yes", "samples": 40}, {"class": "no", "samples": 40}]
+    assert facts["file sha256"] == digest
+    assert facts["members"][0]["hash_nnz"] == 8
+    assert facts["guarantee"] is None
+
+
+def predictions(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
+def test_predict_finds_columns_by_name_and_ignores_others(
+    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_texts, "BLOCK", 512)
+    model = plain_model(["a", "b"])
+    X = np.random.default_rng(1).normal(size=(60, 2)).round(3) + 1.5
+    lines = [f"{b:.3f},words,{a:.3f}" for a, b in X]
+    (folder / "new.csv").write_text("b,note,a\n" + "\n".join(lines) + "\n")
+    out, _ = run(capsys, "predict", "model.npz", "new.csv")
+    head, *rows = predictions(out)
+    assert head == ["class", "p(=yes)", "p(no)", "novelty"]
+    X = np.array([[float(line.split(",")[2]), float(line.split(",")[0])] for line in lines])
+    assert [row[0] for row in rows] == model.predict(X).tolist()
+    np.testing.assert_allclose(np.array(rows)[:, 1:3].astype(float), model.predict_proba(X), atol=1e-6)
+    np.testing.assert_allclose(np.array(rows)[:, 3].astype(float), model.novelty(X).min(axis=1), atol=1e-6)
+    assert '\n"=yes",' in out  # quoted, and as it is
+    abstaining = predictions(run(capsys, "predict", "model.npz", "new.csv", "--abstain", "0.9")[0])[1:]
+    for row in abstaining:
+        assert (row[0] == "") == (max(float(row[1]), float(row[2])) < 0.9)
+
+
+def test_predict_says_where_columns_do_not_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    plain_model(["a", "b"])
+    (folder / "new.csv").write_text("a,c\n1,2\n")
+    assert "1 that are not among 2 columns: b" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
+    (folder / "new.csv").write_text("a,b\n1,\n2,x\n")
+    assert "numbers without gaps" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
+    plain_model()
+    (folder / "new.csv").write_text("a,b,c\n1,2,3\n")
+    assert "expected 2 columns" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
+    (folder / "new.csv").write_text("p,q\n1,2\n")
+    assert len(predictions(run(capsys, "predict", "model.npz", "new.csv")[0])) == 2
+
+
+def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    X, y, _ = opened(folder / "own.csv").whole()
+    model = FlyNNClassifier(effort="quick").fit(X, y)
+    if getattr(model.model_, "schema", None) is None:
+        pytest.skip("models have no schema yet")
+    model.save("model.npz")
+    assert {column["kind"] for column in json.loads(run(capsys, "show", "model.npz", "--json")[0])["columns"]} == {
+        "number",
+        "category",
+        "date",
+    }
+    assert "(category)" in run(capsys, "show", "model.npz")[0]
+    rows = predictions(run(capsys, "predict", "model.npz", "own.csv")[0])[1:]
+    assert [row[0] for row in rows] == model.predict(X).tolist()
+
+
+# -------- the command line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["bake"],
+        ["schema"],
+        ["check", "own.csv"],
+        ["predict", "model.npz"],
+        ["predict", "m", "f", "--abstain", "2"],
+        ["predict", "m", "f", "--abstain", "nan"],
+        ["schema", "own.csv", "--separator", "#"],
+        ["schema", "own.csv", "--min-examples", "0"],
+    ],
+)
+def test_a_wrong_command_line_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "usage: flwr-flynn" in run(capsys, *arguments, status=2)[1]
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "predict" in run(capsys, "--help")[0]
+    assert run(capsys, "--version")[0] == f"flwr-flynn {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["schema", "gone.csv"],
+        ["schema", "schema.toml"],
+        ["schema", "own.csv", "--label", "gone"],
+        ["check", "own.csv", "gone.toml"],
+        ["check", "own.csv", "own.csv"],
+        ["show", "gone.npz"],
+        ["show", "own.csv"],
+        ["predict", "own.csv", "own.csv"],
+    ],
+)
+def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, error = run(capsys, *arguments, status=1)
+    assert out == ""
+    assert error.startswith("flwr-flynn: ")
+
+
+@pytest.mark.slow
+def test_the_command_as_a_process(folder: Path) -> None:
+    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "flwr_flynn", *arguments],
+            env={"PYTHONPATH": str(ROOT), "PATH": "", "FLWR_TELEMETRY_ENABLED": "0"},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+
+    done = command("schema", "own.csv")
+    assert done.returncode == 0, done.stderr
+    (folder / "draft.toml").write_text(done.stdout)
+    assert command("check", "own.csv", "draft.toml").returncode == 0
+    plain_model(["age", "weight"])
+    failed = command("predict", "model.npz", "own.csv")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert len(failed.stderr.splitlines()) == 1
+    # Whoever reads the output may stop.
+    (folder / "many.csv").write_text("age,weight\n" + "1,2\n" * 20_000)
+    line = f"{sys.executable} -m flwr_flynn predict model.npz many.csv | head -n 1"
+    piped = subprocess.run(
+        ["bash", "-c", line],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    assert "Traceback" not in piped.stderr
+    assert piped.stdout.startswith('"class"')

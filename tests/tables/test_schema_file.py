@@ -1,0 +1,114 @@
+"""Schema files: read as they were written, and refused by name where they are none."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.schema import Column, Schema, is_nameable
+from flwr_flynn.tables.schema_file import LARGEST, SchemaFile, parsed, read_schema
+from tests.raising import raises
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
+NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def columns(draw: Any, name: str) -> Column:
+    """A column of any kind."""
+    kind = draw(st.sampled_from(["number", "category", "date"]))
+    levels = draw(st.lists(NAMES, unique=True, max_size=5)) if kind == "category" else []
+    low, high = sorted((draw(NUMBERS), draw(NUMBERS)), key=lambda end: (end is None, end or 0.0))
+    if kind != "number":
+        low = high = None
+    return Column(
+        name, kind, levels, draw(st.booleans()), low, high, draw(st.text(st.characters(codec="utf-8"), max_size=9))
+    )
+
+
+@st.composite
+def schema_files(draw: Any) -> SchemaFile:
+    """A schema file with all that one may hold."""
+    names = draw(st.lists(NAMES, unique=True, min_size=2, max_size=5))
+    drawn = [draw(columns(name)) for name in names[1:]]
+    drawn.append(Column(names[0] + "'s", "number")) if names[0] + "'s" not in names else None
+    classes = draw(
+        st.lists(st.text(st.characters(codec="utf-8"), max_size=9), unique=True, max_size=4)
+        | st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=4)
+    )
+    schema = Schema(
+        drawn or [Column("a", "number")], draw(st.booleans()), draw(st.sampled_from(["", names[0]])), classes
+    )
+    gaps = st.lists(st.text(st.characters(codec="utf-8")).filter(str.isprintable), max_size=3)
+    own = draw(st.dictionaries(st.sampled_from(schema.names), gaps, max_size=2))
+    return SchemaFile(schema, draw(gaps), own)
+
+
+@given(schema_files())
+def test_a_file_that_was_written_is_read_as_the_same_schema(file: SchemaFile) -> None:
+    assert parsed(file.to_toml()) == file
+    comments = {("", "classes"): "two\nlines", (file.schema.names[0], "kind"): 'a "quoted" # note'}
+    assert parsed(file.to_toml(comments)) == file
+
+
+@given(schema_files())
+def test_what_json_cannot_say_in_toml_is_escaped(file: SchemaFile) -> None:
+    assert tomllib.loads(file.to_toml())["column"][0]["name"] == file.schema.names[0]
+
+
+HOSTILE: dict[str, bytes] = {
+    "empty": b"",
+    "no TOML": b"[[column]\n",
+    "no UTF-8": b'label = "\xff"\n',
+    "deep": b"a = " + b"[" * 5000,
+    "one table": b'[column]\nname = "a"\nkind = "number"\n',
+    "a date as name": b"[[column]]\nname = 2024-01-01\nkind = 'number'\n",
+    "an unknown key": b"colour = 1\n[[column]]\nname = 'a'\nkind = 'number'\n",
+    "an unknown key of a column": b"[[column]]\nname = 'a'\nkind = 'number'\ncolour = 1\n",
+    "an unknown kind": b"[[column]]\nname = 'a'\nkind = 'image'\n",
+    "equal names": b"[[column]]\nname = 'a'\nkind = 'number'\n" * 2,
+    "levels of numbers": b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = [1, 2]\n",
+    "a range that is none": b"[[column]]\nname = 'a'\nkind = 'number'\nlow = 2\nhigh = 1\n",
+    "an infinite range": b"[[column]]\nname = 'a'\nkind = 'number'\nlow = -inf\n",
+    "a range of dates": b"[[column]]\nname = 'a'\nkind = 'number'\nlow = 2024-01-01\n",
+    "gap texts that are none": b"gap-texts = 'NA'\n[[column]]\nname = 'a'\nkind = 'number'\n",
+    "gap texts of numbers": b"[[column]]\nname = 'a'\nkind = 'number'\ngap-texts = [1]\n",
+    "classes of two types": b"classes = ['a', 1]\n[[column]]\nname = 'a'\nkind = 'number'\n",
+    "too large": b"#" * (LARGEST + 1),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_schema_is_refused_by_the_file_s_name(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "our.toml").write_bytes(content)
+    with raises(SchemaError) as caught:
+        read_schema(tmp_path / "our.toml")
+    assert str(caught.value).startswith("our.toml")
+    assert len(str(caught.value)) < 600
+    assert str(caught.value).isprintable()
+
+
+@given(st.binary(max_size=200) | st.text().map(str.encode))
+def test_any_bytes_are_a_schema_or_refused(content: bytes) -> None:
+    try:
+        parsed(content.decode("utf-8"))
+    except (SchemaError, ValueError):
+        return
+
+
+def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
+    text = 'gap-texts = ["unknown"]\n\n[[column]]\nname = "age"\nkind = "number"\ngap-texts = ["-999"]\n'
+    (tmp_path / "our.toml").write_text("\ufeff" + text, encoding="utf-8")
+    found = read_schema(tmp_path / "our.toml")
+    assert (found.gap_texts, found.column_gap_texts) == (("unknown",), {"age": ("-999",)})
+    assert found.schema == Schema([Column("age", "number")])
+    with raises(SchemaError, field="gap-texts", got="1 other columns"):
+        SchemaFile(found.schema, (), {"weight": ["x"]})
+    with pytest.raises(FileNotFoundError):
+        read_schema(tmp_path / "gone.toml")
