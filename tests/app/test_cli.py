@@ -6,6 +6,8 @@ import csv
 import hashlib
 import io
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ from flwr_flynn.app.data import csv_texts
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.tables.schema import Column, Schema
 from flwr_flynn.tables.schema_file import SchemaFile, read_schema
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, blocks, text_of
 
 ROWS = [
     ["age", "ward", "since", "label"],
@@ -260,6 +262,28 @@ def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: p
     out, error = run(capsys, *arguments, status=1)
     assert out == ""
     assert error.startswith("flwr-flynn: ")
+
+
+def shell_lines() -> list[str]:
+    """The commands on docs/how_to/files.md and docs/reference/commands.md."""
+    listed = re.findall(r"^- `(flwr-flynn [^`]+)`", text_of("docs/reference/commands.md"), re.MULTILINE)
+    return [*"".join(blocks("docs/how_to/files.md", "bash")).splitlines(), *listed]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    X, y, _ = opened(folder / "own.csv").whole()
+    FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
+    (folder / "new.csv").write_text((folder / "own.csv").read_text())
+    lines = shell_lines()
+    assert {line.split()[1] for line in lines} == {"schema", "check", "show", "predict"}
+    for line in lines:
+        command, _, target = line.partition(" > ")
+        out, _ = run(capsys, *shlex.split(command)[1:])
+        assert out
+        if target:
+            (folder / target).write_text(out)
+    assert len((folder / "classes.csv").read_text().splitlines()) == len(ROWS)
 
 
 @pytest.mark.slow
