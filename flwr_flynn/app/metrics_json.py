@@ -223,10 +223,14 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     options, run_spec = run_plan.strategy.run.options, run_plan.strategy.run.state.run_spec
     n_examples = run_plan.strategy.counts.n_examples
     alone: dict[str, Any] = {
-        "gram": options.gram_rows(n_examples) if options.has_gram else 0,  # the effort is lost with the plan
+        "gram": options.gram_rows(n_examples, run_spec.spec.n_features)
+        if options.has_gram
+        else 0,  # the effort is lost with the plan
         "min_parties": 1,
         "secure_bound": None,
         "align": False,
+        "learn_schema": False,
+        "feature_names": run_spec.feature_names,
         "max_examples_per_party": None,
         "on_phase": None,
     }

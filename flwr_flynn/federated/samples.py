@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.tables.schema import Column, Schema
 
 Label = str | int
 
@@ -93,8 +94,16 @@ def checked_classes(classes: Any) -> tuple[Label, ...]:
     return tuple(labels)
 
 
-def checked_names(names: Any, n_features: int) -> tuple[str, ...]:
-    """Names of features as a tuple of `n_features` strings; a `ConfigError` for anything else."""
+Features = tuple[str, ...] | Schema
+"""Names of the columns that are hashed as they stand, or the schema by which columns become numbers."""
+
+
+def checked_names(names: Any, n_features: int) -> Features:
+    """Names as a tuple of `n_features` strings, or a schema of as many numbers; a `ConfigError` for anything else."""
+    if isinstance(names, Schema):
+        if names.width != n_features:
+            raise ConfigError("feature_names", f"a schema of {n_features} numbers a row (n_features)", names.width)
+        return names.without_labels()
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise ConfigError("feature_names", f"{n_features} strings", type(names).__name__)
     # str() makes Python's strings of NumPy's.
@@ -117,7 +126,44 @@ class Samples:
     y_test: Any = None
 
 
-def labelled(samples: Samples, codes_of: Callable[[Any], Codes], n_features: int) -> tuple[Any, Codes]:
+def as_plain(samples: Samples, names: Sequence[str]) -> Samples:
+    """Samples of raw columns as numbers without gaps, for a run without a schema; all columns without names."""
+    parts: list[Any] = []
+    for table in (samples.X, samples.X_test):
+        if table is None:
+            parts.append(None)
+            continue
+        schema = Schema([Column(name, "number", gaps=False) for name in names or table.names], table.is_named)
+        X = schema.encode(table)
+        for name, n_gaps in zip(schema.names, np.isnan(X).sum(axis=0).tolist(), strict=True):
+            if n_gaps:
+                expected = "no gaps in a run without a schema"
+                raise DataError(f"column {name[:60]!r}", expected, f"{n_gaps} of {len(X)} rows with one")
+        parts.append(X)
+    return Samples(parts[0], samples.y, parts[1], samples.y_test)
+
+
+def encoded(samples: Samples, schema: Schema, row_wise: bool) -> Samples:
+    """Samples of raw columns as the numbers of a schema; `row_wise`, those that do not fit have no label."""
+    if not row_wise:
+        X_test = None if samples.X_test is None else schema.encode(samples.X_test)
+        return Samples(schema.encode(samples.X), samples.y, X_test, samples.y_test)
+    parts: list[Any] = []
+    for X, y in ((samples.X, samples.y), (samples.X_test, samples.y_test)):
+        if X is None or y is None:
+            parts += [None, None]
+            continue
+        numbers, fits = schema.encode_rows(X)
+        labels = np.empty(len(fits), object)
+        labels[:] = list(_values(y))
+        labels[~fits] = None
+        parts += [numbers, labels]
+    return Samples(*parts)
+
+
+def labelled(
+    samples: Samples, codes_of: Callable[[Any], Codes], n_features: int, *, with_gaps: bool = False
+) -> tuple[Any, Codes]:
     """Samples in a form that can be sliced, and the codes of their labels; refused as a whole if one does not fit."""
     X: Any = samples.X.tocsr() if sp.issparse(samples.X) else np.asarray(samples.X)
     if X.ndim != 2:
@@ -126,6 +172,9 @@ def labelled(samples: Samples, codes_of: Callable[[Any], Codes], n_features: int
     codes = codes_of(samples.y)
     if len(codes) != X.shape[0]:
         raise DataError("y", f"{X.shape[0]} labels, one for every sample", len(codes))
+    values = X.data if sp.issparse(X) else X
+    if not with_gaps and values.dtype.kind == "f" and np.isnan(np.sum(values)) and np.isnan(values).any():
+        raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
 
 

@@ -1,9 +1,9 @@
 """Schema of a table: what its columns are called, which kind they are of, and how they become numbers.
 
 Everybody with the same schema makes the same numbers of the same rows. A number stays as it is; NaN stands for a gap,
-and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level is
-all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one more
-0/1 column tells them.
+and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level
+is all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one
+more 0/1 column tells them.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     table, shares = case
     total = reduce(add, [TableSummary.of(share) for share in shares])
     whole = TableSummary.of(table)
-    assert total.schema()[0] == whole.schema()[0] if any(len(set(share.column("t"))) for share in shares) else True
+    assert total.schema()[0].columns == whole.schema()[0].columns
     assert total.n_rows == whole.n_rows
     for name, summary in whole.columns.items():
         assert total.columns[name].levels == summary.levels
@@ -251,7 +251,7 @@ def test_summaries_of_a_split_add_to_that_of_all_rows(case):
 def test_few_rows_are_not_told():
     column = np.array(["a"] * 5 + ["b"] * 4 + [None] * 4, object)
     summary = TableSummary.of(Table(["t"], [column]), min_examples=5)
-    assert summary.columns["t"] == ColumnSummary({"category": 13}, 0, {"a": 5})
+    assert summary.columns["t"] == ColumnSummary(13, {"category": 13}, 0, {"a": 5})
     assert summary.schema()[0].columns == (Column("t", "category", ["a"], gaps=False),)
 
 
@@ -285,20 +285,21 @@ def test_the_kind_of_most_rows_wins():
     [
         None,
         {},
-        {"columns": [["a", {"number": 2}, 0, {}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"number": 1}, 0, {}, 1]] * 2, "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"number": 1}, 2, {}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"number": -1}, 0, {}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"number": True}, 0, {}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"text": 1}, 0, {}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"category": 1}, 0, {"x": 2}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"category": 1}, 0, {"\0": 1}, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"category": 1}, 0, 3, 1]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"number": 1}, 0, {}, "1"]], "n_rows": 1, "is_named": True},
-        {"columns": [[3, {"number": 1}, 0, {}, 1]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"number": 2}, 0, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"number": 1}, 0, {}]] * 2, "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"number": 1}, 2, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"number": -1}, 0, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"number": True}, 0, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"text": 1}, 0, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"category": 1}, 0, {"x": 2}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"category": 1}, 0, {"\0": 1}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 1, {"category": 1}, 0, 3]], "n_rows": 1, "is_named": True},
+        {"columns": [[3, 1, {"number": 1}, 0, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", "1", {"number": 1}, 0, {}]], "n_rows": 1, "is_named": True},
+        {"columns": [["a", 2, {"number": 1}, 0, {}]], "n_rows": 1, "is_named": True},
         {"columns": [["a"]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", {"number": 1}, 0, {}, 1]], "n_rows": 1, "is_named": "yes"},
-        {"columns": [["a", {"number": 2**60}, 0, {}, 1]], "n_rows": 2**60, "is_named": True},
+        {"columns": [["a", 1, {"number": 1}, 0, {}]], "n_rows": 1, "is_named": "yes"},
+        {"columns": [["a", 1, {"number": 2**60}, 0, {}]], "n_rows": 2**60, "is_named": True},
     ],
 )
 def test_other_values_are_no_summary(values):
