@@ -230,7 +230,11 @@ class SampleAccess:
     def _labelled(
         self, samples: Samples, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
     ) -> tuple[Any, npt.NDArray[np.int64]]:
-        return labelled(samples, codes_of, n_features, with_gaps=isinstance(self._names, Schema))
+        return labelled(samples, codes_of, n_features, with_gaps=self._has_schema)
+
+    @property
+    def _has_schema(self) -> bool:
+        return isinstance(self._names, Schema)
 
     def table(self) -> Table:
         """Raw columns of the training samples."""
@@ -297,7 +301,9 @@ class SampleAccess:
             samples = self._held()
             check_samples(samples, run.spec.n_features)
             n, n_jobs = len(samples.y), self.options.n_jobs
-            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n))
+            counts, dropped = count(
+                run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n), with_gaps=self._has_schema
+            )
             if dropped:
                 log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
         except Exception as error:
@@ -338,7 +344,7 @@ class SampleAccess:
             yield self._labelled(samples, run.codes, run.spec.n_features)
         else:
             check_samples(samples, run.spec.n_features)
-            yield from fitting(run.hasher, run.classes, samples.X, samples.y)
+            yield from fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""

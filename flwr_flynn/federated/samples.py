@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Column, Schema
 
 Label = str | int
@@ -153,7 +154,7 @@ def encoded(samples: Samples, schema: Schema, row_wise: bool) -> Samples:
         if X is None or y is None:
             parts += [None, None]
             continue
-        numbers, fits = schema.encode_rows(X)
+        numbers, fits = encode_rows(schema, X)
         labels = np.empty(len(fits), object)
         labels[:] = list(_values(y))
         labels[~fits] = None
@@ -206,10 +207,12 @@ def count(
     y: Any,
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
+    *,
+    with_gaps: bool = False,
 ) -> tuple[ClassCounts, int]:
     """Counts of the samples that fit, and how many do not."""
     array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
-    for samples, codes in fitting(hasher, classes, X, y):
+    for samples, codes in fitting(hasher, classes, X, y, with_gaps=with_gaps):
         np.add.at(array, (codes[:, None], hasher.active(samples, n_jobs=n_jobs)), 1)
         n_counted += len(codes)
         if progress is not None:
@@ -218,14 +221,16 @@ def count(
     return counts, len(y) - n_counted
 
 
-def fitting(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any) -> Iterator[tuple[Any, Codes]]:
+def fitting(
+    hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, *, with_gaps: bool = False
+) -> Iterator[tuple[Any, Codes]]:
     """Samples that fit, as numbers, and their class codes, some at a time."""
     codes = _codes(classes, y)
     samples = X.tocsr() if sp.issparse(X) else X
     step = max(1, HELD // max(hasher.hash_nnz, int(samples.shape[1])))
     for first in range(0, len(codes), step):
         rows = slice(first, first + step)
-        part, finite = _numbers(samples, rows)
+        part, finite = _numbers(samples, rows, with_gaps)
         part, labels = part[finite], codes[rows][finite]
         keep = hasher.fits(part) & (labels >= 0)
         if keep.any():
@@ -317,8 +322,8 @@ def _printed(text: str) -> float | None:
     return None
 
 
-def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Some rows, in a type that does not depend on other samples, and a mask of the finite ones."""
+def _numbers(X: Any, rows: slice, with_gaps: bool) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """Some rows, in a type that does not depend on other samples, and a mask of the finite ones, up to gaps."""
     if sp.issparse(X):
         part = X[rows]
         part = sp.csr_array((plain(part.data), part.indices, part.indptr), shape=part.shape)
@@ -331,7 +336,7 @@ def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
         part = np.full(part.shape, np.nan) if part.dtype.kind == "m" else plain(part)
     else:
         part = plain(np.asarray(X[rows]))
-    return part, np.isfinite(part).all(axis=1)
+    return part, ~(np.isinf(part) if with_gaps else ~np.isfinite(part)).any(axis=1)
 
 
 def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

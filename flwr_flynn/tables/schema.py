@@ -234,17 +234,10 @@ class Schema:
             if n_refused := int(column.refused(values).sum()):
                 expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
                 raise DataError(f"column {column.name!r}", expected, f"{n_refused} of {len(values)} rows with others")
-        return self._numbers(table)
+        return self.numbers(table)
 
-    def encode_rows(self, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-        """The numbers of rows as of `encode`, and a mask of the rows that are not refused, each by itself."""
-        table = self.checked(X)
-        fits = np.ones(len(table), np.bool_)
-        for column, values in zip(self.columns, table.columns, strict=True):
-            fits &= ~column.refused(values)
-        return self._numbers(table), fits
-
-    def _numbers(self, table: Table) -> npt.NDArray[np.float64]:
+    def numbers(self, table: Table) -> npt.NDArray[np.float64]:
+        """The numbers of a checked table."""
         out = np.empty((len(table), self.width))
         first = 0
         for column, values in zip(self.columns, table.columns, strict=True):

@@ -201,7 +201,7 @@ def _of_objects(values: Array, name: str) -> Array:
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
         return np.array([np.nan if value is None else float(value) for value in objects], np.float64)
     if all(issubclass(kind, date | np.datetime64) for kind in known):
-        return np.array([_moment(value) for value in objects], "datetime64[us]")
+        return np.array([moment_of(value) for value in objects], "datetime64[us]")
     if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
         return _days(np.array(objects, "timedelta64[us]"))
     if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
@@ -221,7 +221,7 @@ def _texts(values: Sequence[Any]) -> Array:
     return out
 
 
-def _moment(value: Any) -> Any:
+def moment_of(value: Any) -> Any:
     """A date without a time zone, in UTC where it has one."""
     if value is None:
         return np.datetime64("NaT")
