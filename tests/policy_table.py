@@ -93,6 +93,11 @@ REQUESTS = (*FITS, *EVALUATIONS)
 VALUES: dict[str, Any] = {
     "data-path": "{folder}/mine.npz",
     "label": "y",
+    "separator": ";",
+    "decimal": ",",
+    "encoding": "latin-1",
+    "gap-texts": "unknown, -999",
+    "date-format": "dd.mm.yyyy",
     "model-path": "{folder}/model.npz",
     "party-id": "Basel",
     "test-fraction": 0.3,

@@ -100,8 +100,8 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
         {"data-path": "a.csv", "max-epsilon": 0}
     ),
     "site.csv: expected a column 'label', got 2 others": lambda folder: a_csv(folder, "a,b\n1,2\n"),
-    "site.csv: expected a number in each cell, got missing values in 1 of 2 features: number 2 (1 of 2 samples)": (
-        lambda folder: a_csv(folder, "a,b,label\n1,2,x\n3,,y\n")
+    "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 features: number 2 (1 of 2 samples)": (
+        lambda folder: a_csv(folder, "a,b,label\n1,2,x\n3,inf,y\n")
     ),
     "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda _: HashSpec(4, 24, 2, 25, seed=0),
     "X: expected shape (n, 4), got shape (2, 3)": lambda _: HASHER.active(np.zeros((2, 3))),

@@ -25,6 +25,11 @@ PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to
 DEPLOYED = {
     "data-path": OPEN,
     "label": OPEN,
+    "separator": OPEN,
+    "decimal": OPEN,
+    "encoding": OPEN,
+    "gap-texts": OPEN,
+    "date-format": OPEN,
     "model-path": OPEN,
     "party-id": OPEN,
     "test-fraction": OPEN,

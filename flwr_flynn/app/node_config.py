@@ -12,13 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, Dialect
 from flwr_flynn.app.run_settings import MAX_SEED
-from flwr_flynn.app.settings_parser import Settings, as_setting, in_json, setting
+from flwr_flynn.app.settings_parser import Settings, as_setting, entries, in_json, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.release_policy import COMPOSITIONS
 
+_OF_OPEN_FILES = ("separator", "decimal", "encoding", "gap_texts", "date_format")
 _of_policy = partial(setting, needs=("max_epsilon",))
 
 
@@ -32,6 +34,19 @@ class NodeConfig(Settings):
 
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    separator: str = setting(
+        "", "separator of the fields of a CSV file; not given: detected", choices=(",", ";", "tab", "|")
+    )
+    decimal: str = setting("", "decimal mark of the numbers in a CSV file; not given: detected", choices=(".", ","))
+    encoding: str = setting("", "encoding of a CSV file; not given: detected", choices=ENCODINGS)
+    gap_texts: str = setting(
+        "",
+        "texts of missing values in a CSV or Parquet file, beside empty cells, `NA`, `?` and the like: a JSON list of "
+        "strings, or commas between them",
+    )
+    date_format: str = setting(
+        "", "form of the dates in a CSV file, each with or without a time; not given: detected", choices=DATE_FORMATS
+    )
     model_path: str = setting(
         "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
     )
@@ -113,6 +128,7 @@ class NodeConfig(Settings):
 
     def check(self) -> None:
         super().check()
+        self.dialect()
         if not self.max_epsilon:
             return
         folder = Path(os.path.normpath(self.state_path))
@@ -120,6 +136,16 @@ class NodeConfig(Settings):
             got = in_json(self.state_path) if self.state_path else "none"
             raise self.refused("state_path", "an absolute path of a folder below the root, with max-epsilon", got)
         self.policy()
+
+        for name in _OF_OPEN_FILES:
+            if self.is_given(name):
+                raise self.refused(name, "none with max-epsilon: a private party reads plain CSV line by line")
+
+    def dialect(self) -> Dialect:
+        """What the party says about its CSV file."""
+        gap_texts = entries(f"{self.source} gap-texts", self.gap_texts, (str,))
+        separator = "\t" if self.separator == "tab" else self.separator
+        return Dialect(separator, self.decimal, self.encoding, gap_texts, self.date_format)
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""

@@ -303,11 +303,12 @@ def _as_kind(column: Column, values: Array, kind: str) -> Array:
         dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
         return np.full(len(values), empty[column.kind], dtypes[column.kind])
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
-        return np.array([_level_of_number(value) for value in values.tolist()], object)
+        return np.array([level_of_number(value) for value in values.tolist()], object)
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
 
 
-def _level_of_number(value: float) -> str | None:
+def level_of_number(value: float) -> str | None:
+    """A number as a level, None for NaN."""
     if math.isnan(value):
         return None
     return str(int(value)) if value == math.floor(value) and abs(value) < 2**53 else str(value)

@@ -330,12 +330,12 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
 
 
 def test_a_refused_file_has_one_reason_in_all_phases(tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text(f"{','.join(NAMES)},label\n{',' * 64}1\n")
+    (tmp_path / "mine.csv").write_text(f"{','.join(NAMES)},label\n{'inf,' * 64}1\n")
     node = {"data-path": str(tmp_path / "mine.csv")}
     tried = evaluation(NAMED, ClassCounts.zeros(RUN.hasher, 10), tries=True)
     counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
     assert client_fn(context(node)).evaluate(tried).metrics == counted.metrics
-    assert counted.metrics[REFUSED].startswith("mine.csv: expected a number in each cell")
+    assert counted.metrics[REFUSED].startswith("mine.csv: expected finite numbers that float64 holds")
 
 
 def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:

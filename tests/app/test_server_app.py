@@ -102,11 +102,12 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
         raise AssertionError("waited for the parties")
 
     text = tmp_path / "text.csv"
-    text.write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,1\n")
+    text.write_text("a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
     monkeypatch.setattr(run_plan, "is_simulated", lambda _: True)
     monkeypatch.setattr(run_plan, "_simulated_parties", waits)
     kind, name = (ConfigError, "run-config trusted: ") if more else (DataError, "")
-    expected = f"{name}text.csv: expected numbers, got texts in 1 of 2 features: number 2 (18 of 18 samples)"
+    what = "expected finite numbers that float64 holds, got others in 1 of 2 features: number 2 (18 of 18 samples)"
+    expected = f"{name}text.csv: {what}"
     settings = more | {"trusted" if more else "dataset": str(text), "output-dir": str(tmp_path)}
     found = streamed(settings, kind, capfd)
     assert found[0] == found[-1] == f"FAILED: {kind.__name__}: {expected}; in this file: 'town'"

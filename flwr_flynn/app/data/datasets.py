@@ -6,6 +6,7 @@ share is a list of indices into one data set (`partition`). So the federated mod
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,31 +17,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import listed
+from flwr_flynn.app.data.labels import coded_labels, labels_of
+from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
-from flwr_flynn.app.data.readers import ENDINGS, Rows, ending, read_rows, read_width
+from flwr_flynn.app.data.readers import ENDINGS, ending, read_rows, read_width
+from flwr_flynn.app.data.share import Share as Share
+from flwr_flynn.app.data.share import encoded
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_ID
-from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.federated.party import Samples
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
+
+log = logging.getLogger("flwr")  # Flower's own
 
 _ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-
-
-@dataclass(frozen=True)
-class Share(Samples):
-    """Samples of one party, from its file or from a simulation's data set."""
-
-    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Samples with their classes."""
 
-    X: npt.NDArray[Any]
+    X: Any  # (n, d) array of finite numbers, or a Table
     y: IndexArray
     classes: list[str | int]
     name: str
@@ -51,7 +51,7 @@ class Dataset:
     @property
     def labels(self) -> npt.NDArray[Any]:
         """The class name of every sample."""
-        return np.asarray(self.classes)[self.y]
+        return labels_of(self.classes, self.y)
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
@@ -62,54 +62,16 @@ class Dataset:
         return Share(self.X[train], labels[train], self.X[held], labels[held], self.left_out)
 
 
-def checked(rows: Rows) -> Dataset:
-    """Rows as a data set of finite numbers and coded classes, for open parties and simulations."""
-    name, X, names = rows.name, rows.X, rows.feature_names
-    if X.dtype.kind not in "biuf":
-        raise DataError(name, "numbers", f"an array of type {X.dtype}")
-    if n_broken := int(rows.broken.sum()):
-        raise DataError(name, "as many fields in each row as in the header", f"{n_broken} rows with more or fewer")
-    if n_unlabelled := int(rows.unlabelled.sum()):
-        raise DataError(name, "a label in each row", f"{n_unlabelled} rows without one")
-    if rows.words.any():
-        raise _in_columns(rows, "numbers", "texts", rows.words)
-    if X.dtype.kind == "f" and rows.bad.any():
-        if (missing := np.isnan(X).sum(axis=0)).any():
-            raise _in_columns(rows, "a number in each cell", "missing values", missing)
-        raise _in_columns(rows, "finite numbers that float64 holds", "others", np.isinf(X).sum(axis=0))
-    values, codes = np.unique(_labels(rows.y, name), return_inverse=True)
-    return Dataset(
-        X, codes.astype(np.int64).reshape(-1), values.tolist(), name, names or None, rows.groups, rows.left_out
-    )
+def checked(file: TableFile) -> Dataset:
+    """A file in memory as a data set with coded classes, for open parties and simulations.
 
-
-def _in_columns(rows: Rows, expected: str, got: str, per_column: IndexArray) -> DataError:
-    """The error about samples with a fault in some columns; a note has the names of the columns."""
-    bad, names = np.flatnonzero(per_column).tolist(), rows.feature_names
-    called = [names[index][:60] if names and rows.announced else f"number {index + 1}" for index in bad]
-    n, d = rows.X.shape
-    each = [f"{name} ({per_column[index]} of {n} samples)" for name, index in zip(called, bad, strict=True)]
-    found = f"{got} in {len(bad)} of {d} features: {listed(each)}"
-    error = DataError(rows.name, expected, found, text=f"{rows.name}: expected {expected}, got {found}")
-    return with_names(error, [names[index] for index in bad]) if names else error
-
-
-def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    if y.dtype.kind == "f":
-        if n_missing := int((~np.isfinite(y)).sum()):
-            raise DataError(name, "a label in each row", f"{n_missing} rows without one")
-        if (y == np.floor(y)).all():
-            if (np.abs(y) >= 2**63).any():
-                raise DataError(name, "labels within int64", "labels beyond")
-            return y.astype(np.int64)
-    if y.dtype.kind in "iu":
-        return y
-    labels = y.tolist()
-    if any(isinstance(label, bytes) for label in labels):
-        raise DataError(name, "strings or integers as labels", "bytes")
-    texts = [str(label) for label in labels]
-    whole = whole_numbers(texts)
-    return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
+    Numbers without gaps are an array in the narrowest type that holds them; all else is a Table. A faulty row refuses
+    the file.
+    """
+    file.check()
+    X, y, groups = file.whole()
+    classes, codes = coded_labels(y, file.name)
+    return Dataset(X, codes, classes, file.name, file.names or None, groups, file.left_out)
 
 
 def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
@@ -131,7 +93,7 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     path = _existing(source)
     if path is None:
         raise ConfigError("dataset", f"a file {os.path.abspath(source)[:500]}", "no such file")
-    return checked(read_rows(path, label, group, features))
+    return checked(opened(path, label, group, features))
 
 
 def full_text(error: BaseException) -> str:
@@ -165,7 +127,7 @@ def _openml(source: str) -> Dataset:
         raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
-    return checked(Rows(source, X, bunch.target, names))
+    return checked(ArrayFile(source, X, bunch.target, names))
 
 
 @lru_cache(maxsize=2)
@@ -197,7 +159,11 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
     if config.partition_column not in names:
         error = config.refused("partitioner_options", f"partition_by: a feature of {data.name}")
         raise with_names(error, names)
-    return data.X[:, names.index(config.partition_column)].astype(np.float64)
+    index = names.index(config.partition_column)
+    column = data.X.columns[index] if isinstance(data.X, Table) else data.X[:, index]
+    if column.dtype.kind not in "biuf" or np.isnan(column).any():
+        raise config.refused("partitioner_options", f"partition_by: a feature of {data.name} of numbers without gaps")
+    return np.asarray(column, np.float64)
 
 
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
@@ -225,10 +191,30 @@ def pooled_training(
     return data.X[train], data.y[train]
 
 
-def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """The samples of an open party: a faulty row refuses the file, and its index decides if a row is held out."""
-    data = checked(read_rows(_own_file(node), node.label, features=features))
+def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Share:
+    """The samples of an open party: a faulty row refuses the file, and its index decides if a row is held out.
+
+    X is an array where all features are numbers without gaps, and else a Table. With a schema these are its columns,
+    and a CSV file is read in the kinds of the schema.
+    """
+    data = checked(opened_own(node, features, schema))
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
+
+
+def encoded_share(node: NodeConfig, schema: Schema, features: Sequence[str] = ()) -> Share:
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
+
+    Above `LARGE` bytes of numbers these are memory maps of files without a name, which are gone with the share or with
+    the process.
+    """
+    return encoded(opened_own(node, features, schema), schema, node.test_fraction, node.split_seed)
+
+
+def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
+    """The file of an open party, as `opened`; the log says what was found in it."""
+    file = opened(_own_file(node), node.label, features=features, dialect=node.dialect(), schema=schema)
+    log.info("FlyNN: data: %s", file.described())
+    return file
 
 
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
@@ -237,7 +223,7 @@ def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     Faulty rows stay in the share, with NaN for a value that is no number; `federated.samples` leaves them out. Samples
     are held out by their content, and only if results on them may leave the party.
     """
-    rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)
+    rows = read_rows(_own_file(node), node.label, features)
     X, y = rows.X, rows.y
     test = held_out_by_content(X, y, node.test_fraction if node.evaluate else 0.0, node.split_seed)
     return Share(X[~test], y[~test], X[test], y[test], rows.left_out)

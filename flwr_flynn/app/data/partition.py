@@ -41,16 +41,16 @@ def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of (seed, stream, i) for every i < n."""
+def _sample_hash(n: int, seed: int, stream: int, first: int = 0) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of (seed, stream, i) for n numbers i from `first` on."""
     key = splitmix64(splitmix64([seed]) ^ np.uint64(stream))
-    return splitmix64(np.arange(n, dtype=np.uint64) ^ key)
+    return splitmix64(np.arange(first, first + n, dtype=np.uint64) ^ key)
 
 
-def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """(n,) mask of the held-out samples, with a hash among the first `fraction` of all 64-bit numbers."""
+def held_out(n: int, fraction: float, split_seed: int, first: int = 0) -> npt.NDArray[np.bool_]:
+    """(n,) mask of the held-out samples from index `first` on, by a hash in the first `fraction` of 64-bit numbers."""
     # 53 bits are exact in a float64, so the comparison rounds nothing.
-    return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
+    return (_sample_hash(n, split_seed, _STREAM_TEST, first) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(

@@ -1,4 +1,4 @@
-"""The reader of CSV, Parquet and NPZ files: the same rows under both policies, types, marks of bad rows."""
+"""The readers of CSV, Parquet and NPZ files: the same rows under both policies, types, rows with errors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flwr_flynn.app.data.csv_texts import CHUNK
 from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share, private_share, private_width
+from flwr_flynn.app.data.opened import opened
 from flwr_flynn.app.data.partition import held_out_by_content
-from flwr_flynn.app.data.readers import CHUNK, parsed_numbers, read_rows
+from flwr_flynn.app.data.readers import parsed_numbers, read_rows
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import meaning
+from flwr_flynn.tables.table import Table
 from tests.raising import raises
 
 POLICIES = pytest.mark.parametrize("row_wise", [False, True], ids=["open", "private"])
+
+
+def rows_of(path: Path, row_wise: bool) -> tuple[Any, Any]:
+    """Samples and labels of a file, as a private or as an open party reads them."""
+    if row_wise:
+        rows = read_rows(path)
+        return rows.X, rows.y
+    X, y, _ = opened(path).whole()
+    return X, y
 
 
 def csv_file(folder: Path, text: str, name: str = "mine.csv") -> Path:
@@ -40,8 +52,8 @@ def test_a_column_keeps_the_narrowest_type_that_holds_it_for_an_open_party_only(
     columns: list[str], dtype: Any, tmp_path: Path
 ) -> None:
     path = csv_file(tmp_path, "a,label\n" + "".join(f"{text},x\n" for text in columns))
-    assert read_rows(path).X.dtype == dtype
-    assert read_rows(path, row_wise=True).X.dtype == np.float64
+    assert rows_of(path, False)[0].dtype == dtype
+    assert rows_of(path, True)[0].dtype == np.float64
 
 
 def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path: Path) -> None:
@@ -53,20 +65,25 @@ def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path
     assert X[-1].tolist() == [big + n - 1, 1]
 
 
-@POLICIES
-def test_bad_rows_are_marked_and_texts_counted(row_wise: bool, tmp_path: Path) -> None:
-    text = "a,b,label\n1,2,x\n1,much,x\n1,NA,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0,2,x\n"
-    rows = read_rows(csv_file(tmp_path, text), row_wise=row_wise)
-    assert rows.bad.tolist() == [False, True, True, True, True, True, True, True]
-    assert rows.words.tolist() == [1, 1]
-    assert rows.broken.tolist() == [False] * 4 + [True, True] + [False] * 2
-    assert rows.unlabelled.tolist() == [False] * 4 + [True] * 3 + [False]
+BAD_ROWS = "a,b,label\n1,2,x\n1,much,x\n1,NA,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0,2,x\n"
+
+
+def test_private_rows_with_errors_stay_and_have_values_that_are_no_numbers(tmp_path: Path) -> None:
+    X, y = rows_of(csv_file(tmp_path, BAD_ROWS), True)
+    assert np.isfinite(X).all(axis=1).tolist() == [True, False, False, False, False, False, True, False]
+    assert y.tolist() == ["x", "x", "x", "x", "", "", "", "x"]
+
+
+def test_open_rows_with_errors_are_counted(tmp_path: Path) -> None:
+    file = opened(csv_file(tmp_path, BAD_ROWS))
+    assert (file.n_rows, file.n_broken, file.n_unlabelled) == (6, 2, 1)
+    assert [(each.kind, each.gaps) for each in file.reports] == [("category", 0), ("category", 1)]
 
 
 def test_a_quoted_field_may_span_lines_for_an_open_party_only(tmp_path: Path) -> None:
     path = csv_file(tmp_path, 'a,note,label\n1,"two\nlines",x\n2,one,y\n')
     assert own_share(NodeConfig(data_path=str(path), test_fraction=0.0), ("a",)).X.tolist() == [[1], [2]]
-    assert len(read_rows(path, features=("a",), row_wise=True).y) == 3
+    assert len(read_rows(path, features=("a",)).y) == 3
 
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
@@ -93,10 +110,9 @@ def test_files_of_all_kinds_give_the_same_rows(row_wise: bool, tmp_path: Path) -
     frame.to_parquet(tmp_path / "mine.parquet", index=False)
     np.savez(tmp_path / "mine.npz", X=X, y=labels)
     for ending in ("csv", "parquet", "npz"):
-        rows = read_rows(tmp_path / f"mine.{ending}", row_wise=row_wise)
-        assert (rows.X == X).all()
-        assert rows.y.tolist() == labels.tolist()
-        assert not rows.bad.any()
+        found, y = rows_of(tmp_path / f"mine.{ending}", row_wise)
+        assert (found == X).all()
+        assert y.tolist() == labels.tolist()
         loaded = load_dataset(str(tmp_path / f"mine.{ending}"))
         assert (loaded.classes, loaded.labels.tolist()) == (["cat", "dog"], labels.tolist())
         assert loaded.feature_names == (None if ending == "npz" else ("a", "b", "c"))
@@ -161,7 +177,7 @@ def test_content_decides_by_what_a_label_means() -> None:
 @POLICIES
 def test_columns_of_the_same_name_are_refused(row_wise: bool, tmp_path: Path) -> None:
     with raises(DataError, expected="columns of different names"):
-        read_rows(csv_file(tmp_path, "a,a,label\n1,2,x\n"), row_wise=row_wise)
+        rows_of(csv_file(tmp_path, "a,a,label\n1,2,x\n"), row_wise)
 
 
 @POLICIES
@@ -170,7 +186,7 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with raises(ConfigError, field="pyarrow.parquet", expected="flwr-flynn[data]"):
-        read_rows(csv_file(tmp_path, "", "mine.parquet"), row_wise=row_wise)
+        rows_of(csv_file(tmp_path, "", "mine.parquet"), row_wise)
 
 
 @POLICIES
@@ -182,7 +198,7 @@ def test_a_parquet_file_that_announces_more_rows_than_it_has_is_refused(row_wise
     assert written.count(two_rows) == 1
     path.write_bytes(written.replace(two_rows, b"\x16\x06\x19\x1c"))  # three
     with raises(DataError, field="mine.parquet"):
-        read_rows(path, row_wise=row_wise)
+        rows_of(path, row_wise)
 
 
 def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path) -> None:
@@ -204,19 +220,23 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
     path = tmp_path / "mine.parquet"
     parquet.write_table(arrow.table(columns), path)
     features = ("number", "truth", "text", "half", "kinds", "stamp", "list")
-    rows = read_rows(path, features=features, row_wise=True)
+    rows = read_rows(path, features=features)
     nan = np.nan
     expected = [[1, 1, 1, 0.5, 7, nan, nan], [nan, 0, nan, 1.5, nan, nan, nan], [3, nan, 3, 2.5, 7, nan, nan]]
     np.testing.assert_array_equal(rows.X, expected)
     assert rows.y.tolist() == ["1", None, "3"]
-    assert rows.unlabelled.tolist() == [False, True, False]
     assert rows.left_out == ("unused",)
     with raises(DataError, field="mine.parquet", expected="a label in each row"):
-        own_share(NodeConfig(data_path=str(path)), features)
-    for name in ("number", "truth", "text", "kinds", "stamp", "list"):  # an open party's file is refused
-        expected = "numbers" if name in ("kinds", "stamp", "list") else "a number in each cell"
-        with raises(DataError, field="mine.parquet", expected=expected):
-            own_share(NodeConfig(data_path=str(path), label="half"), (name,))
+        own_share(NodeConfig(data_path=str(path)), features[:5])
+    node = NodeConfig(data_path=str(path), label="half", test_fraction=0.0)
+    table = own_share(node, ("number", "truth", "text", "kinds")).X
+    assert table.kinds == ("number", "number", "category", "category")
+    assert [column.tolist() for column in table.columns[2:]] == [["1", None, "3"], ["7", "x", "7"]]
+    np.testing.assert_array_equal(table.columns[:2], [[1, nan, 3], [1, 0, nan]])
+    with raises(DataError, field="mine.parquet", expected="numbers, texts or dates"):
+        own_share(node, ("list",))
+    with raises(DataError, field="mine.parquet", expected="a readable .parquet file"):
+        own_share(node, ("stamp",))
 
 
 @POLICIES
@@ -256,14 +276,13 @@ def test_texts_of_missing_values_are_called_so(gap: str, tmp_path: Path) -> None
     pd.DataFrame({"age": [1, 2, 3], "weight": [gap, None, "7654"], "label": ["x", "y", "y"]}).to_parquet(
         tmp_path / "mine.parquet"
     )
-    for name in ("mine.csv", "mine.parquet"):
+    for name, kind in (("mine.csv", "number"), ("mine.parquet", "category")):
         node = NodeConfig(data_path=str(tmp_path / name), test_fraction=0.0)
-        got = "missing values in 1 of 2 features: number 2 (2 of 3 samples)"
-        with raises(DataError, field=name, expected="a number in each cell", got=got) as caught:
-            own_share(node)
-        assert caught.value.__notes__ == ["in this file: 'weight'"]
-        with raises(DataError, field=name, got="missing values in 1 of 1 features: weight (2 of 3 samples)"):
-            own_share(node, ("weight",))
+        table = own_share(node).X
+        assert isinstance(table, Table)
+        assert table.kinds == ("number", kind)
+        known = [7654.0] if kind == "number" else ["7654"]
+        assert [value for value in table.columns[1].tolist() if value is not None and value == value] == known
         assert np.isnan(private_share(node).X[:, 1]).tolist() == [True, True, False]
 
 
@@ -303,18 +322,22 @@ def test_the_log_has_the_columns_of_a_file_without_a_wanted_one(column: str, pai
     assert caught.value.__notes__[0].endswith("'label' is not 'Label'")
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_an_encoding_other_than_utf_8_is_named(encoding: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_an_encoding_is_detected_or_named(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_bytes("größe,label\n1,x\n2,ü\n".encode(encoding))
-    wide = encoding.startswith("utf")
-    got = "UTF-16 or UTF-32" if wide else "another encoding, such as Latin-1 or Windows-1252"
-    for read in (own_share, private_share, private_width) if wide else (own_share,):
-        with raises(DataError, field="mine.csv", expected="text in UTF-8", got=got):
-            read(NodeConfig(data_path=str(path)))
-    path.write_bytes("größe,label\n1,x\n2,ü\n".encode("utf-8-sig"))
-    for read in (own_share, private_share):
-        assert read(NodeConfig(data_path=str(path), test_fraction=0.0), ("größe",)).y.tolist() == ["x", "ü"]
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    if encoding in ("utf-16-le", "utf-16-be", "utf-32"):
+        with raises(DataError, field="mine.csv", got="UTF-16 or UTF-32"):
+            own_share(node)
+    else:
+        assert own_share(node, ("größe",)).y.tolist() == ["x", "ü"]
+    if encoding.startswith("utf-16") or encoding == "utf-32":
+        for read in (private_share, private_width):
+            with raises(DataError, field="mine.csv", expected="text in UTF-8", got="UTF-16 or UTF-32"):
+                read(node)
+    elif encoding == "utf-8-sig":
+        assert private_share(node, ("größe",)).y.tolist() == ["x", "ü"]
 
 
 def test_a_file_of_no_bytes_is_told_that_it_has_no_header(tmp_path: Path) -> None:

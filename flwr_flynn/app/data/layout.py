@@ -14,15 +14,18 @@ from flwr_flynn.errors import DataError, with_names
 class Layout:
     """The columns of a table by their use."""
 
-    label: int
+    label: int | None
     group: int | None
     order: list[int]
     names: tuple[str, ...]
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, columns: Sequence[str], label: str, group: str, features: Sequence[str]) -> Layout:
-        """The layout of a file's columns: the features asked for, or every column but the label and the group."""
+    def of(cls, name: str, columns: Sequence[str], label: str | None, group: str, features: Sequence[str]) -> Layout:
+        """The layout of a file's columns: the features asked for, or every column but the label and the group.
+
+        None is a file whose labels are not read.
+        """
         if n_same := len(columns) - len(set(columns)):
             raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
         if not columns:
@@ -36,7 +39,7 @@ class Layout:
         order, left_out = by_name(others, features or others, name)
         chosen = [rest[index] for index in order]
         return cls(
-            columns.index(label),
+            columns.index(label) if label else None,
             columns.index(group) if group else None,
             chosen,
             tuple(columns[index] for index in chosen),

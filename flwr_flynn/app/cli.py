@@ -1,0 +1,114 @@
+"""The command `flwr-flynn`: look at one's own file before a run, and use the model after it.
+
+Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line. Errors are one line on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from flwr_flynn import __version__
+from flwr_flynn._validation import number
+from flwr_flynn.app import cli_files, cli_model
+from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, Dialect
+from flwr_flynn.errors import ConfigError, FlyNNError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, by default those of the process, and return its exit status."""
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as ending:  # of argparse, which has printed the reason, or the help
+        return int(ending.code or 0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # for programmers
+            return _run(options)
+    except BrokenPipeError:  # whoever reads the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (FlyNNError, OSError, MemoryError) as error:
+        print(f"flwr-flynn: {_one_line(error)}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    verb = options.verb
+    if verb == "show":
+        return cli_model.show(options.model, as_json=options.json)
+    dialect = Dialect(
+        "\t" if options.separator == "tab" else options.separator,
+        options.decimal,
+        options.encoding,
+        tuple(options.gap_text),
+        options.date_format,
+    )
+    if verb == "schema":
+        return cli_files.draft(Path(options.file), options.label, options.min_examples, dialect)
+    if verb == "check":
+        return cli_files.check(Path(options.file), options.schema, options.label, dialect)
+    return cli_model.predict(options.model, Path(options.file), options.abstain, dialect)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and not isinstance(error, FlyNNError):
+        name = os.path.basename(str(error.filename)) if error.filename else "file"
+        return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    notes = getattr(error, "__notes__", ())
+    return " ".join("; ".join([str(error), *notes]).split())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("flwr-flynn", description="Files and models of FlyNN.")
+    parser.add_argument("--version", action="version", version=f"flwr-flynn {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    of_files = argparse.ArgumentParser(add_help=False)
+    group = of_files.add_argument_group("CSV files; what is not given is detected")
+    group.add_argument("--separator", default="", choices=(",", ";", "tab", "|"))
+    group.add_argument("--decimal", default="", choices=(".", ","), help="decimal mark")
+    group.add_argument("--encoding", default="", choices=ENCODINGS)
+    group.add_argument("--gap-text", action="append", default=[], help="a text of missing values; may be repeated")
+    group.add_argument("--date-format", default="", choices=DATE_FORMATS, metavar="|".join(DATE_FORMATS[:4]))
+
+    verb = verbs.add_parser("schema", parents=[of_files], help="draft a schema from one's own file")
+    verb.add_argument("file", help="a .csv, .parquet or .npz file")
+    verb.add_argument("--label", default="", help="the column of labels; `label` (`y` in NPZ) by default")
+    verb.add_argument(
+        "--min-examples", type=_at_least_1, default=5, help="rows that a level needs to be named (default: 5)"
+    )
+    verb = verbs.add_parser("check", parents=[of_files], help="what a schema refuses of a file")
+    verb.add_argument("file", help="a .csv, .parquet or .npz file")
+    verb.add_argument("schema", help="a schema in TOML")
+    verb.add_argument("--label", default="", help="the column of labels; that of the schema by default")
+
+    verb = verbs.add_parser("show", help="what a model file holds")
+    verb.add_argument("model", help="a model file (.npz)")
+    verb.add_argument("--json", action="store_true", help="as JSON")
+
+    verb = verbs.add_parser("predict", parents=[of_files], help="classify the rows of a file, as CSV")
+    verb.add_argument("model", help="a model file (.npz)")
+    verb.add_argument("file", help="a .csv, .parquet or .npz file; further columns are ignored")
+    verb.add_argument(
+        "--abstain", type=_share, default=0.0, metavar="P", help="leave the class empty below this probability"
+    )
+    return parser
+
+
+def _at_least_1(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1):
+        raise argparse.ArgumentTypeError("expected an integer of at least 1")
+    return int(text[:9])
+
+
+def _share(text: str) -> float:
+    try:
+        return number("abstain", float(text), 0, 1)
+    except (ValueError, ConfigError):
+        raise argparse.ArgumentTypeError("expected a number from 0 to 1") from None

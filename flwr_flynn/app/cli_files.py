@@ -1,0 +1,167 @@
+"""Verbs of `flwr-flynn` about one's own file: `schema` drafts one, `check` compares the file with one."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn.app.data.dialect import Dialect
+from flwr_flynn.app.data.labels import coded_labels
+from flwr_flynn.app.data.opened import columns_of, existing, opened
+from flwr_flynn.app.data.summarised import summary_of
+from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.errors import DataError
+from flwr_flynn.federated.samples import codebook
+from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.schema_file import SchemaFile, read_schema
+from flwr_flynn.tables.summary import TableSummary
+
+_MOST_CLASSES = 1024
+
+
+def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
+    """Print a schema that follows from a file, with comments on what it discloses."""
+    file = opened(existing(path), label, dialect=dialect)
+    file.check()
+    summary = summary_of(file, min_examples)
+    schema, left_out = summary.schema()
+    classes = _classes_of(file)
+    label = label or ("y" if path.suffix.lower() == ".npz" else "label")
+    shown = classes if len(classes) <= _MOST_CLASSES else []
+    schema = replace(schema, label=label if schema.is_named else "", classes=shown)
+    notes = _notes(schema, summary, len(classes), min_examples)
+    if left_out:
+        named = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
+        notes["", ""] = "\n".join(["Left out:", *named])
+    print(f"flwr-flynn: {file.described()}", file=sys.stderr)
+    print("# Comments say what an entry discloses of this file. Delete what should not be told.")
+    print(SchemaFile(schema, dialect.gap_texts).to_toml(notes), end="")
+    return 0
+
+
+def _classes_of(file: TableFile) -> list[str | int]:
+    different: dict[Any, None] = {}
+    for _, labels in file.tables():
+        if labels is not None:
+            different.update(dict.fromkeys(labels.tolist()))
+    values = np.empty(len(different), object)
+    values[:] = list(different)
+    if all(isinstance(value, float) for value in different):
+        values = values.astype(np.float64)
+    return coded_labels(values, file.name)[0]
+
+
+def _notes(schema: Schema, summary: TableSummary, n_classes: int, min_examples: int) -> dict[tuple[str, str], str]:
+    """Comments on a draft, by column and key."""
+    notes = {("", "classes"): "Discloses which classes your file has."}
+    if n_classes > _MOST_CLASSES:
+        notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
+    for column in schema.columns:
+        if column.kind == "category":
+            n_rare = "" if min_examples == 1 else f"; levels of fewer than {min_examples} rows are left out"
+            text = f"Discloses that your file has these {len(column.levels)} levels{n_rare}."
+        elif column.kind == "number":
+            text = (
+                "low and high: not drafted, since the least and the greatest value of your file would disclose them.\n"
+                "Take them from the meaning of the column; values beyond are refused. They need not be given.\n"
+                "low =\nhigh ="
+            )
+        else:
+            text = ""
+        if text:
+            notes[column.name, "levels" if column.kind == "category" else ""] = text
+        has = "has" if summary.columns[column.name].gaps else "has no, or few,"
+        notes[column.name, "gaps"] = f"Discloses that your file {has} missing values here; true is always right."
+    return notes
+
+
+def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
+    """Print what a schema refuses of a file, by column and count; 1 if that is something."""
+    found = read_schema(schema_path)
+    schema, dialect = found.schema, replace(dialect, gap_texts=(*found.gap_texts, *dialect.gap_texts))
+    there = columns_of(existing(path), dialect)
+    label = label or schema.label
+    missing = [name for name in schema.names if name not in there] if schema.is_named and there is not None else []
+    present = [column for column in schema.columns if column.name not in missing]
+    if not present:
+        raise DataError(path.name, "some of the schema's columns", "none of them")
+    rest = replace(schema, columns=present, label="")
+    file = opened(path, label or None, "", rest.names if schema.is_named else (), dialect, rest, found.column_gap_texts)
+    if len(file.reports) != len(present):
+        raise DataError(path.name, f"{len(present)} columns", len(file.reports))
+    rows = _checked_rows(file, rest)
+    rows += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing]
+    _print_table([["column", "kind", "gaps", "of another kind", "beyond range", "other levels"], *rows])
+    unknown = _unknown_labels(file, schema) if label else 0
+    faults = [
+        (len(missing), "columns are missing"),
+        (file.n_broken, "rows have more or fewer fields than the header"),
+        (file.n_unlabelled, "rows have no label"),
+        (unknown, "rows have a label that is none of the schema's classes"),
+        (sum(row[3] not in ("", "0") for row in rows), "columns have values of another kind"),
+        (sum(row[4] not in ("", "0") for row in rows), "columns have values beyond their range"),
+    ]
+    print(f"\n{file.described()}")
+    if not label:
+        print("labels: not checked; the schema names no label column, and --label does not either")
+    for n, what in faults:
+        if n:
+            print(f"REFUSED: {n} {what}")
+    return int(any(n for n, _ in faults))
+
+
+def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
+    """A row for each column: its name and kind, and how many values are gaps, or would be refused."""
+    beyond, others, gaps = Counter[int](), Counter[int](), Counter[int]()
+    for table, _ in file.tables():
+        for index, (column, values, kind) in enumerate(zip(schema.columns, table.columns, table.kinds, strict=True)):
+            gaps[index] += int(_is_gap(values).sum())
+            if kind == column.kind == "number":
+                beyond[index] += int(column.refused(values).sum())
+            elif kind == column.kind == "category":
+                levels = {*column.levels, None}
+                others[index] += sum(value not in levels for value in values.tolist())
+    return [
+        [
+            repr(column.name)[:60],
+            column.kind,
+            str(gaps[index] - report.unfit),
+            str(_n_other_kind(column, report.kind, report.unfit, file.n_rows - gaps[index])),
+            str(beyond[index]) if column.kind == "number" else "",
+            str(others[index]) if column.kind == "category" else "",
+        ]
+        for index, (column, report) in enumerate(zip(schema.columns, file.reports, strict=True))
+    ]
+
+
+def _n_other_kind(column: Column, kind: str, n_unfit: int, n_values: int) -> int:
+    if kind == column.kind or (kind == "number" and column.kind == "category"):
+        return n_unfit
+    return n_values
+
+
+def _is_gap(values: Any) -> Any:
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], bool)
+    return np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
+
+
+def _unknown_labels(file: TableFile, schema: Schema) -> int:
+    if not schema.classes:
+        return 0
+    book = codebook(list(schema.classes))
+    n = 0
+    for _, labels in file.tables():
+        n += sum(label not in book for label in ([] if labels is None else labels.tolist()) if label not in ("", None))
+    return n
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

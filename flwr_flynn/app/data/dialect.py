@@ -1,0 +1,136 @@
+"""Dialect of a CSV file: separator, decimal mark, encoding, texts of gaps and form of dates, from the file's head.
+
+The standard library's `csv.reader` tries four separators; the one that gives most rows as many fields as the header
+wins. It agrees with clevercsv on plain, quoted, German and ragged samples, where `csv.Sniffer` refuses some, and needs
+no further package (DuckDB's sniffer is 66 MB).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from flwr_flynn.errors import DataError
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
+ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
+DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/yyyy", "dd-mm-yyyy", "mm-dd-yyyy")
+"""Forms of dates, each with or without a time behind it. In front is what a column means where several forms fit."""
+
+GAPS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
+"""Texts of missing values, in small letters and without blanks around them."""
+
+_HEAD = 2**22  # bytes
+_ROWS = 200
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DECIMAL_POINT = re.compile(r"[+-]?\d+\.\d+")
+_BINARY = {
+    b"\x1f\x8b": "a gzip archive",
+    b"PK\x03\x04": "a zip archive or an .xlsx file",
+    b"PAR1": "a Parquet file",
+    b"\x28\xb5\x2f\xfd": "a Zstandard archive",
+    b"BZh": "a bzip2 archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"\xd0\xcf\x11\xe0": "an .xls file",
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the texts of a file are to be read.
+
+    Parameters
+    ----------
+    separator, decimal, encoding, date_format : str
+        "" is detected: the first three from the head of the file, the last by the values of each column.
+    gap_texts : sequence of str
+        Texts of missing values beside `GAPS`.
+    """
+
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
+    gap_texts: Sequence[str] = ()
+    date_format: str = ""
+
+    @property
+    def gaps(self) -> frozenset[str]:
+        """Texts of missing values, in small letters and without blanks around them."""
+        return GAPS | {text.strip().lower() for text in self.gap_texts}
+
+    def __str__(self) -> str:
+        mark = "decimal comma" if self.decimal == "," else "decimal point"
+        return f"{self.encoding.upper()}, {SEPARATORS[self.separator]}, {mark}"
+
+
+def detected(path: Path, given: Dialect | None = None) -> Dialect:
+    """The dialect of a file, with what is given and the rest from its head."""
+    given = Dialect() if given is None else given
+    with path.open("rb") as stream:
+        head = stream.read(_HEAD)
+        is_whole = not stream.read(1)
+    encoding = given.encoding or _encoding_of(path, head)
+    text = codecs.getincrementaldecoder(codec(encoding))("replace").decode(head, final=is_whole)
+    separator = given.separator or _separator_of(text, is_whole)
+    decimal = given.decimal or _decimal_of(text, separator, is_whole)
+    return replace(given, separator=separator, decimal=decimal, encoding=encoding)
+
+
+def codec(encoding: str) -> str:
+    """The name of Python's codec, which takes a byte order mark away."""
+    return {"utf-8": "utf-8-sig", "windows-1252": "cp1252"}.get(encoding, encoding)
+
+
+def _encoding_of(path: Path, head: bytes) -> str:
+    for magic, what in _BINARY.items():
+        if head.startswith(magic):
+            raise DataError(path.name, "a text file", what)
+    wide = head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not wide:
+        return "utf-16"
+    if wide or b"\0" in head[:4]:
+        raise DataError(path.name, "text in UTF-8, or in UTF-16 with a byte order mark", "UTF-16 or UTF-32")
+    for encoding in ("utf-8", "windows-1252"):
+        try:
+            codecs.getincrementaldecoder(codec(encoding))("strict").decode(head)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
+    """The first rows of a text that are not blank; [] if it cannot be parsed so."""
+    try:
+        rows = list(islice(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=separator)), _ROWS))
+    except csv.Error:
+        return []
+    return rows if is_whole or len(rows) == _ROWS else rows[:-1]  # the last one may be cut off
+
+
+def _separator_of(text: str, is_whole: bool) -> str:
+    best, separator = (0.0, 1), ","
+    for each in SEPARATORS:
+        rows = _sample(text, each, is_whole)
+        if rows and (width := len(rows[0])) > 1:
+            fitting = sum(len(row) == width for row in rows) / len(rows)
+            if (fitting, width) > best:
+                best, separator = (fitting, width), each
+    return separator
+
+
+def _decimal_of(text: str, separator: str, is_whole: bool) -> str:
+    """A comma if more fields look like 1,5 than like 1.5; between commas 1,234 may be a thousand."""
+    if separator == ",":
+        return "."
+    fields = [field.strip() for row in _sample(text, separator, is_whole)[1:] for field in row]
+    n_commas, n_points = (
+        sum(mark.fullmatch(field) is not None for field in fields) for mark in (_DECIMAL_COMMA, _DECIMAL_POINT)
+    )
+    return "," if n_commas > n_points else "."

@@ -1,0 +1,148 @@
+"""Files of open parties and of simulations, CSV, Parquet and NPZ, read twice: kinds of the columns, and then values.
+
+Values come some rows at a time (`TableFile.batches`), so that a file may be larger than memory. A file of numbers
+without gaps is an array of the narrowest type that holds them, so that integers are hashed exactly; every other file is
+a `Table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn._validation import listed
+from flwr_flynn.errors import DataError, with_names
+from flwr_flynn.tables.table import Table
+
+Array = npt.NDArray[Any]
+Features = tuple[str, ...]
+
+_DTYPES: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows: values of each feature, labels as they stand, and ids of groups, where these are read."""
+
+    columns: list[Array]
+    labels: Array | None
+    groups: Array | None = None
+
+    def table(self, names: Sequence[str], is_named: bool = True) -> Table:
+        """The rows as a table."""
+        columns = [
+            column.astype(np.float64, copy=False) if column.dtype.kind in "biuf" else column for column in self.columns
+        ]
+        return Table(names, columns, is_named)
+
+
+@dataclass
+class ColumnReport:
+    """What the first pass told of a feature."""
+
+    kind: str  # of `tables.table.KINDS`; "" for values that are neither numbers, texts nor dates
+    dtype: np.dtype[Any]  # of its numbers without gaps
+    gaps: int = 0
+    infinite: int = 0
+    unfit: int = 0  # values that are not of the kind that a schema wants
+
+
+class TableFile:
+    """A file with its features, `reports` on them, and its rows; subclasses are kinds of files."""
+
+    name: str
+    names: Features
+    left_out: Features = ()
+    is_named: bool = True
+    announced: bool = False  # True: the run announced the features
+    n_rows: int
+    n_broken: int = 0
+    n_unlabelled: int = 0
+    reports: list[ColumnReport]
+
+    def batches(self) -> Iterator[Batch]:
+        """The rows of the file, some at a time."""
+        raise NotImplementedError
+
+    @property
+    def needs_table(self) -> bool:
+        """True unless all features are numbers without gaps."""
+        return any(report.kind != "number" or report.gaps for report in self.reports)
+
+    def described(self) -> str:
+        """The file in one line, for the log of this machine."""
+        kinds = [(sum(report.kind == kind for report in self.reports), kind) for kind in ("number", "category", "date")]
+        words = {"number": "of numbers", "category": "of texts", "date": "of dates"}
+        shown = ", ".join(f"{n} {words[kind]}" for n, kind in kinds if n)
+        n_gaps = sum(report.gaps > 0 for report in self.reports)
+        return f"{self.n_rows} rows; columns: {shown}{f'; gaps in {n_gaps}' if n_gaps else ''}"
+
+    def check(self) -> None:
+        """Refuse a file with rows or columns that are no samples; the error has numbers of rows and no values."""
+        if not self.reports:
+            raise DataError(self.name, "at least one feature", "none")
+        if self.n_broken:
+            expected = "as many fields in each row as in the header"
+            raise DataError(self.name, expected, f"{self.n_broken} rows with more or fewer")
+        if self.n_unlabelled:
+            raise DataError(self.name, "a label in each row", f"{self.n_unlabelled} rows without one")
+        reports = enumerate(self.reports)
+        if unread := {index: self.n_rows for index, report in reports if not report.kind}:
+            raise self.error("numbers, texts or dates", "others", unread)
+        for kind, what in (("number", "numbers"), ("date", "dates of one form"), ("category", "texts")):
+            unfit = {i: report.unfit for i, report in enumerate(self.reports) if report.unfit and report.kind == kind}
+            if unfit:
+                raise self.error(what, "others", unfit)
+        if infinite := {index: report.infinite for index, report in enumerate(self.reports) if report.infinite}:
+            raise self.error("finite numbers that float64 holds", "others", infinite)
+
+    def error(self, expected: str, got: str, n_rows: dict[int, int]) -> DataError:
+        """The error about rows with a fault in some features; a note has the names of the columns."""
+        called = [
+            _shown(self.names[index]) if self.names and self.announced else f"number {index + 1}" for index in n_rows
+        ]
+        each = [f"{name} ({n} of {self.n_rows} samples)" for name, n in zip(called, n_rows.values(), strict=True)]
+        found = f"{got} in {len(n_rows)} of {len(self.reports)} features: {listed(each)}"
+        error = DataError(self.name, expected, found, text=f"{self.name}: expected {expected}, got {found}")
+        return with_names(error, [self.names[index] for index in n_rows]) if self.names else error
+
+    def tables(self) -> Iterator[tuple[Table, Array | None]]:
+        """The rows as tables with their labels, some at a time."""
+        names = self.names or tuple(map(str, range(len(self.reports))))
+        for batch in self.batches():
+            yield batch.table(names, self.is_named), batch.labels
+
+    def whole(self) -> tuple[Any, Array, Array | None]:
+        """All rows in memory: an array or a table, labels, and ids of groups or None."""
+        labels, groups = [np.zeros(0, object)], [np.zeros(0, object)]
+        has_groups = False
+        needs_table, first = self.needs_table, 0
+        dtypes = {report.dtype for report in self.reports} if self.n_rows else {np.dtype(np.float64)}
+        X = np.empty((0, 0)) if needs_table else np.empty((self.n_rows, len(self.reports)), np.result_type(*dtypes))
+        parts = [[np.zeros(0, _DTYPES[report.kind])] for report in self.reports]
+        for batch in self.batches():
+            n = len(batch.columns[0])
+            for index, column in enumerate(batch.columns):
+                if needs_table:
+                    parts[index].append(column)
+                else:
+                    X[first : first + n, index] = column
+            first += n
+            labels += [] if batch.labels is None else [batch.labels]
+            if batch.groups is not None:
+                has_groups = True
+                groups.append(batch.groups)
+        y = np.concatenate(labels[1:] or labels)
+        all_groups = np.concatenate(groups) if has_groups else None
+        if not needs_table:
+            return X, y, all_groups
+        names = self.names or tuple(map(str, range(len(self.reports))))
+        return Batch([np.concatenate(part) for part in parts], y).table(names, self.is_named), y, all_groups
+
+
+def _shown(name: str) -> str:
+    return name[:60] if name.isprintable() else repr(name)[:60]
