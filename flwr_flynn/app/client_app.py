@@ -27,12 +27,13 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.protocol import PARTY, REFUSED
-from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.federated.samples import Features
+from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.schema import Schema
 
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 

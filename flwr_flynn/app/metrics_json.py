@@ -239,5 +239,5 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     scoring = given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)
     zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in specs]
     begun = Federation(plain, model_of_members(plain, zeros), (), "counts", options.max_members, is_selected=False)
-    names = {"learn_schema": False, "feature_names": run_spec.feature_names}
+    names: dict[str, Any] = {"learn_schema": False, "feature_names": run_spec.feature_names}
     return replace(options, **alone, **names, spec=specs, federation=begun, purpose="resume")

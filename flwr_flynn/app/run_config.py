@@ -92,10 +92,10 @@ class FederationSettings(RunSettings):
     )
     schema: str = setting(
         "",
-        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`: they follow from "
-        "numbers of rows by level that the parties send, in one more round. Not given: `learn` where a simulation's "
-        "data set has categories, dates or gaps, and in a deployment without `feature-names` and `n-features`. With "
-        "`epsilon` and `secure` such columns need the file",
+        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`: they follow "
+        "from numbers of rows by level that the parties send, in one more round. Not given: `learn` where a "
+        "simulation's data set has categories, dates or gaps, and in a deployment without `feature-names` and "
+        "`n-features`. With `epsilon` and `secure` such columns need the file",
         fixed_by_federation=LATER,
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)

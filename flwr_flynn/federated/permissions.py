@@ -270,10 +270,9 @@ class SampleAccess:
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
-        if isinstance(self._names, Schema):
-            check_width(self._names.width, run.spec.n_features)
-        elif self._given is not None:
-            check_samples(self._given, run.spec.n_features)  # by their shape alone
+        if self._given is not None:
+            n_columns = run.spec.n_features if not isinstance(self._names, Schema) else None
+            check_samples(self._given, n_columns)  # by their shape alone
         elif self._width is not None:
             check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)

@@ -179,8 +179,8 @@ def labelled(
     return X, codes
 
 
-def check_samples(samples: Samples, n_features: int) -> None:
-    """Refuse samples and labels by their dimensions, number and width, which no single sample decides."""
+def check_samples(samples: Samples, n_features: int | None) -> None:
+    """Refuse samples and labels by their dimensions, number and, where known, width, which no single sample decides."""
     X, y = samples.X, samples.y
     if len(getattr(X, "shape", ())) != 2:
         raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
@@ -188,7 +188,8 @@ def check_samples(samples: Samples, n_features: int) -> None:
         raise DataError("y", "a sequence of labels", type(y).__name__)
     if len(y) != X.shape[0]:
         raise DataError("y", "one label for every sample", "more or fewer")
-    check_width(X.shape[1], n_features)
+    if n_features is not None:
+        check_width(X.shape[1], n_features)
 
 
 def check_width(n_columns: int, n_features: int) -> None:
