@@ -27,11 +27,13 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.protocol import PARTY, REFUSED
+from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.schema import Schema
 
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
@@ -86,8 +88,13 @@ def deployed_client(context: Context) -> Client:
         node = NodeConfig.parse(context.node_config)
         budget = own_budget(node)
 
-        def load(features: tuple[str, ...]) -> datasets.Share:
-            share = (datasets.private_share if budget else datasets.own_share)(node, features)
+        def load(features: Features) -> datasets.Share:
+            if budget:
+                share = datasets.private_share(node, features)
+            elif isinstance(features, Schema):
+                share = datasets.encoded_share(node, features)
+            else:
+                share = datasets.own_share(node, features)
             if share.left_out:
                 others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
                 log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)

@@ -200,7 +200,8 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     complete = config.action != "train" or len(strategy.parties) == (parties if numbers is None else len(numbers))
     if model.aligned:  # samples of each party are aligned, so that there is no pool of samples
         return {"equal": None}
-    X, codes = datasets.pooled_training(config, parties, among)
+    raw, codes = datasets.pooled_training(config, parties, among)
+    X = raw if model.schema is None else model.schema.encode(raw)
     counts = [ClassCounts.from_data(each.hash, X, codes, len(model.classes), n_jobs=-1) for each in model.members]
     pooled = counts_sha256([replace(each, counts=found) for each, found in zip(model.members, counts, strict=True)])
     found = {"pooled": pooled, "equal": pooled == counts_sha256(model.members) if complete else None}
@@ -209,7 +210,7 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     results = {name: result for name, result in strategy.run.state.results.items() if name != "evaluation"}
     if not complete or any(getattr(result, "missing", None) for result in results.values()):
         return {**found, "model_equal": None}
-    party = party_of(X, model.classes[codes], min_examples=config.min_examples, gram=True, n_jobs=-1)
+    party = party_of(raw, model.classes[codes], min_examples=config.min_examples, gram=True, n_jobs=-1)
     again = federate(_pooled_options(run_plan), [party]).model.model_
     return {**found, "model_equal": again.sha256() == model.sha256()}
 
@@ -223,7 +224,8 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     options, run_spec = run_plan.strategy.run.options, run_plan.strategy.run.state.run_spec
     n_examples = run_plan.strategy.counts.n_examples
     alone: dict[str, Any] = {
-        "gram": options.gram_rows(n_examples) if options.has_gram else 0,  # the effort is lost with the plan
+        # The effort is lost with the plan.
+        "gram": options.gram_rows(n_examples, run_spec.spec.n_features) if options.has_gram else 0,
         "min_parties": 1,
         "secure_bound": None,
         "align": False,
@@ -237,4 +239,5 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     scoring = given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)
     zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in specs]
     begun = Federation(plain, model_of_members(plain, zeros), (), "counts", options.max_members, is_selected=False)
-    return replace(options, **alone, spec=specs, federation=begun, purpose="resume")
+    names: dict[str, Any] = {"learn_schema": False, "feature_names": run_spec.feature_names}
+    return replace(options, **alone, **names, spec=specs, federation=begun, purpose="resume")

@@ -87,7 +87,17 @@ class FederationSettings(RunSettings):
         "deployment: names of the features, with commas between, or a JSON list: each party reads these columns of its "
         "file, in this order",
     )
-    n_features: int = _deployed(0, "deployment: number of features, where `feature-names` is not given", low=0)
+    n_features: int = _deployed(
+        0, "deployment: number of features, all numbers without gaps, of files without names in common", low=0
+    )
+    schema: str = setting(
+        "",
+        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`: they follow "
+        "from numbers of rows by level that the parties send, in one more round. Not given: `learn` where a "
+        "simulation's data set has categories, dates or gaps, and in a deployment without `feature-names` and "
+        "`n-features`. With `epsilon` and `secure` such columns need the file",
+        fixed_by_federation=LATER,
+    )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
 
@@ -199,6 +209,11 @@ class RunConfig(
                 raise self.refused("align", "false with secure = true")
             if self.is_private and self.mechanism != "gaussian":
                 raise self.refused("delta", "above 0 with secure = true and epsilon")
+        for name in ("feature_names", "n_features"):
+            if self.schema and getattr(self, name):
+                raise self.refused(name, "none with schema")
+        if self.schema == "learn" and (self.secure or self.resolved().scaling != "auto"):
+            raise self.refused("schema", "a file where columns are not learned of in clear")
         if self.effort == "thorough":
             self._require_none("refine_rounds", "0 with effort = thorough")
             if self.resolved().scaling != "auto" or self.evaluate == "false":

@@ -32,6 +32,7 @@ from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import bound_for, check_room
+from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message
 from flwr_flynn.flower.compat import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
@@ -41,12 +42,17 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.refinement_search import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
+from flwr_flynn.tables import schema_file
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import needs_table
 
 NO_LIMIT = 10**9  # seconds: 30 years
 _MANY_SAMPLES = 2**40  # where their number is not known: of the largest Gram matrix
 
-Data = tuple[HashPlan, list[str | int], tuple[str, ...] | None]
-"""The plan of the hashes, the class list and the feature names of a run."""
+_UNKNOWN = 64  # numbers of a row, where the schema is to be learned
+
+Data = tuple[HashPlan, list[str | int], Features | None, bool]
+"""The plan of the hashes, the classes, and the names of the features or their schema; True if that is to be learned."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,11 @@ def _strategy(
     most = asked if chosen is None else min(len(chosen), asked)
     given: dict[str, Any]
     if saved is None:
-        plan, classes, feature_names = training_plan(config, parties)
+        plan, classes, feature_names, learns = training_plan(config, parties)
         mechanism = run_mechanism(config, placeholder_specs(plan)[0], len(classes), asked)
         needed, bound = config.min_parties or most, None
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
+        given["learn_schema"] = learns
     else:
         if parties is None:
             _require_min_available(config)
@@ -181,7 +188,9 @@ def _simulated_parties(grid: Grid) -> int | None:
 
 def training_plan(config: RunConfig, parties: int | None) -> Data:
     """The hashes, classes and features of a run that makes a new federation, whose memory is within the limit."""
-    plan, classes, feature_names = _announced(config) if parties is None else _simulated(config, parties)
+    plan, classes, feature_names, learns = _announced(config) if parties is None else _simulated(config, parties)
+    if isinstance(feature_names, Schema):
+        plan = _with_ranges(config, plan, feature_names)
     if ignored := config.ignored(simulated=parties is not None):
         log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
     if config.is_private:
@@ -191,20 +200,47 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
     for what, needed in _memory_needs(config, plan, classes, parties).items():
         if (size := needed / 2**30) > config.memory_limit:
             raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
-    return plan, classes, feature_names
+    return plan, classes, feature_names, learns
+
+
+def own_schema(config: RunConfig) -> Schema | None:
+    """The server's own schema file, if the run has one."""
+    if config.schema in ("", "learn"):
+        return None
+    try:
+        return schema_file.read_schema(Path(config.schema).expanduser()).schema
+    except (OSError, FlyNNError) as error:
+        text = datasets.full_text(error) if isinstance(error, FlyNNError) else f"{type(error).__name__}"
+        raise ConfigError("run-config schema", text=f"run-config schema: {text}") from None
+
+
+def _learns(config: RunConfig) -> bool:
+    """True if columns may be learned of in clear."""
+    return config.resolved().scaling == "auto" and not config.secure
+
+
+def _with_ranges(config: RunConfig, plan: HashPlan, schema: Schema) -> HashPlan:
+    """The plan with the public ranges of a schema, where nothing is learned of the columns."""
+    if plan.scaling is not None or plan.ranges is not None:
+        return plan
+    if schema.ranges is None:
+        raise config.refused("schema", "low and high of each number, and no dates, where nothing is learned of columns")
+    return replace(plan, ranges=schema.ranges)
 
 
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
-    classes, feature_names = config.class_list(), config.feature_list() or None
-    n_features = len(feature_names or ()) or config.n_features
+    schema = own_schema(config)
+    classes, names = config.class_list() or list(schema.classes if schema else ()), config.feature_list() or None
+    learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
+    n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN
     for name, given in (("n_features", n_features), ("classes", classes)):
         if not given:
             raise config.refused(name, "a value in a deployment, whose server sees no data", "missing")
     _require_min_available(config)
     if config.noise != "opendp":
         raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
-    return config.plan(n_features, config.n_examples or None, len(classes)), classes, feature_names
+    return config.plan(n_features, config.n_examples or None, len(classes)), classes, schema or names, learns
 
 
 def _simulated(config: RunConfig, parties: int) -> Data:
@@ -212,11 +248,15 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     for name in ("min_available", "min_parties"):
         if getattr(config, name) > parties:
             raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
-    dataset = datasets.simulated_dataset(config)
+    dataset, schema = datasets.simulated_dataset(config), own_schema(config)
     datasets.simulated_shares(config, parties)  # that the partitioner can deal is known before the parties start
     # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
-    plan = config.plan(dataset.X.shape[1], datasets.n_training(config), len(dataset.classes))
-    return plan, dataset.classes, dataset.feature_names
+    learns = config.schema == "learn" or (schema is None and needs_table(dataset.X))
+    if learns and not _learns(config):
+        raise config.refused("schema", "a file, where columns are not learned of in clear", "a table to learn of")
+    n_features = schema.width if schema else _UNKNOWN if learns else dataset.X.shape[1]
+    plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
+    return plan, dataset.classes, None if learns else schema or dataset.feature_names, learns
 
 
 def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], parties: int | None) -> dict[str, float]:
@@ -251,7 +291,8 @@ def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], p
 
 
 def _most_bins(config: RunConfig, parties: int | None) -> int:
-    is_image = parties is not None and datasets.simulated_dataset(config).X.dtype in (np.bool_, np.uint8)
+    X = None if parties is None else datasets.simulated_dataset(config).X
+    is_image = isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8)
     return 256 if is_image else USUAL_BINS
 
 

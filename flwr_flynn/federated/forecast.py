@@ -80,7 +80,7 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     """
     n_examples = None if options.plan is None else options.plan.n_examples
     run = options.run_spec
-    if not n_examples or run.mechanism is not None or options.federation is not None:
+    if not n_examples or options.learn_schema or run.mechanism is not None or options.federation is not None:
         return None
     specs, n_classes, share = options.counted_specs(run.specs), run.n_classes, n_examples / n_parties
     n_columns, both = run.spec.n_features, 2 if options.align else 1  # candidates of samples as they are, and aligned
@@ -103,7 +103,7 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     found["held-out"] = (members / 5, announced)
     for number in range(1, options.refine_rounds + 1):
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
-    n_rows = options.gram_rows(n_examples) if options.has_gram else 0
+    n_rows = options.gram_rows(n_examples, n_columns) if options.has_gram else 0
     product = _PRODUCT + math.log2(share + 1) / 8
     found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
     n_results = MOST_STRENGTHS * len(GRAM_TEMPERATURES) * n_classes

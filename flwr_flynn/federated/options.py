@@ -19,6 +19,7 @@ from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
+from flwr_flynn.tables.schema import Schema
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
 """Make a new federation; or start from a saved one to add parties, take them out, distribute it, or go on with it."""
@@ -49,7 +50,8 @@ class RunOptionsDict(TypedDict, total=False):
     max_examples_per_party: int | None
     decay: float | str
     rule: str
-    feature_names: Sequence[str] | None
+    feature_names: Sequence[str] | Schema | None
+    learn_schema: bool
     mechanism: Mechanism | None
     federation: Federation | None
     purpose: str
@@ -89,8 +91,12 @@ class RunOptions:
         0 or nobody replies, the summed counts suggest it.
     rule : str, default="balanced"
         The model's decision rule, see `FlyNNClassifier`.
-    feature_names : sequence of str, optional
-        Names of the columns, for the model.
+    feature_names : sequence of str, or Schema, optional
+        Names of the columns, for the model; or the schema by which all parties make numbers of their columns.
+    learn_schema : bool, default=False
+        Derive the schema from summaries of the parties' columns, by one more exchange, see `phases.table_schema`; the
+        `n_features` of the plan is then a placeholder. Only with a `HashPlan` of scaling "auto", for purpose "train",
+        without `feature_names` and `secure_bound`.
     mechanism : Mechanism, optional
         Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
         their own policies. There is one spec then, without histograms of columns, and no selection.
@@ -148,7 +154,8 @@ class RunOptions:
     max_examples_per_party: int | None = None
     decay: float | str = "auto"
     rule: str = "balanced"
-    feature_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | Schema | None = None
+    learn_schema: bool = False
     mechanism: Mechanism | None = None
     federation: Federation | None = None
     purpose: str = "train"
@@ -188,7 +195,7 @@ class RunOptions:
         if self.fraction_evaluate is None:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
         number("fraction_evaluate", self.fraction_evaluate, 0, 1)
-        for name in ("distribute", "accept_failures", "align"):
+        for name in ("distribute", "accept_failures", "align", "learn_schema"):
             boolean(name, getattr(self, name))
         for name, most in (("groups", MOST_GROUPS), ("refine_rounds", MOST_ROUNDS), ("gram", MOST_ROWS)):
             if name != "gram" or self.gram is not None:
@@ -237,6 +244,9 @@ class RunOptions:
         is_alignable = self.selects and self.plan is not None and self.secure_bound is None
         expected = "False, but in clear for a plan of scaling auto that parties choose from"
         yield "align", self.align and not is_alignable, expected
+        is_open = self.plan is not None and self.secure_bound is None and self.feature_names is None
+        expected = "False, but in clear for a plan of scaling auto, without feature_names"
+        yield "learn_schema", self.learn_schema and not is_open, expected
 
     def _run_spec(self) -> RunSpec:
         spec = self.spec
@@ -285,9 +295,9 @@ class RunOptions:
             self.federation.is_thorough if self.federation is not None else self.plan is not None and self.plan.has_gram
         )
 
-    def gram_rows(self, n_examples: int) -> int:
-        """Rows of the Gram matrix of so many samples."""
-        return self.gram or gram_rows(self.run_spec.spec.n_features, self.run_spec.n_classes, n_examples)
+    def gram_rows(self, n_examples: int, n_features: int) -> int:
+        """Rows of the Gram matrix of so many samples and features."""
+        return self.gram or gram_rows(n_features, self.run_spec.n_classes, n_examples)
 
     @property
     def selects(self) -> bool:

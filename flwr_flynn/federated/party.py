@@ -47,8 +47,8 @@ class Party(SampleAccess):
                 if channel not in (None, expected := kind.channel_of(entries)):
                     raise PayloadError("channel", f"{expected} for phase {kind.phase}", channel)
                 names = announced_names(config) or ()
-                if self._load is not None and names != self._names:
-                    self._samples = None  # loaded by other names
+                if names != self._names:
+                    self._samples = None  # loaded, or encoded, by other names
                 self._names = names
                 request = kind.from_config(config, arrays, self)
                 self._admit(request.phase, request.discloses, request.is_withdrawal)

@@ -28,8 +28,18 @@ from flwr_flynn.federated.protocol import (
     Config,
 )
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.samples import (
+    Features,
+    as_plain,
+    check_classes,
+    check_samples,
+    check_width,
+    count,
+    encoded,
+    fitting,
+    labelled,
+)
 from flwr_flynn.federated.samples import Samples as Samples
-from flwr_flynn.federated.samples import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.class_prior import own_prior, predicted
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -38,6 +48,8 @@ from flwr_flynn.model.metrics import Confusion, confusion
 from flwr_flynn.model.model import Model
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table, is_frame
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -130,8 +142,9 @@ class SampleAccess:
     Parameters
     ----------
     load : Samples or callable
-        The samples; or names of features (() without any) -> Samples. With a budget it is called only once the ledger
-        has admitted a request.
+        The samples, of any kind that `Table.of` takes; or a function of the names of the features, or of the schema, of
+        a run (() without either) -> Samples. With a schema their X may be numbers, of the schema's width, or raw
+        columns in a `Table` or a data frame. With a budget it is called only once the ledger has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
         Called with the bound, and the mechanism if any, before anything leaves in a secure sum; raises where nothing
@@ -144,19 +157,20 @@ class SampleAccess:
 
     def __init__(
         self,
-        load: Samples | Callable[[tuple[str, ...]], Samples],
+        load: Samples | Callable[[Features], Samples],
         options: PartyOptions | None = None,
         mask: Callable[[int, Mechanism | None], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
-        width: Callable[[tuple[str, ...]], int] | None = None,
+        width: Callable[[Features], int] | None = None,
     ) -> None:
         self.options = options or PartyOptions()
         self.progress = progress
         self.mask = mask
+        self._given = load if isinstance(load, Samples) else None
         self._load = None if isinstance(load, Samples) else load
-        self._samples = load if isinstance(load, Samples) else None
+        self._samples: Samples | None = None  # as the request asks for them
         self._width = width
-        self._names: tuple[str, ...] = ()  # of the features that a request announced
+        self._names: Features = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
         self._own: tuple[Model, Model] | None = None  # a model, and the party's copy of it
@@ -211,7 +225,22 @@ class SampleAccess:
         """Training samples, in a form that can be sliced, and the codes of their labels."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        return labelled(self._held(), codes_of, n_features)
+        return self._labelled(self._held(), codes_of, n_features)
+
+    def _labelled(
+        self, samples: Samples, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
+    ) -> tuple[Any, npt.NDArray[np.int64]]:
+        return labelled(samples, codes_of, n_features, with_gaps=self._has_schema)
+
+    @property
+    def _has_schema(self) -> bool:
+        return isinstance(self._names, Schema)
+
+    def table(self) -> Table:
+        """Raw columns of the training samples."""
+        if self._admitted != EXACT or self.options.budget is not None:
+            raise PrivacyError("samples", EXACT, self._admitted)
+        return Table.of(self._loaded().X)
 
     def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
         """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
@@ -241,8 +270,9 @@ class SampleAccess:
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
-        if self._samples is not None:
-            check_samples(self._samples, run.spec.n_features)  # by their shape alone
+        if self._given is not None:
+            n_columns = run.spec.n_features if not isinstance(self._names, Schema) else None
+            check_samples(self._given, n_columns)  # by their shape alone
         elif self._width is not None:
             check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)
@@ -270,7 +300,9 @@ class SampleAccess:
             samples = self._held()
             check_samples(samples, run.spec.n_features)
             n, n_jobs = len(samples.y), self.options.n_jobs
-            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n))
+            counts, dropped = count(
+                run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n), with_gaps=self._has_schema
+            )
             if dropped:
                 log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
         except Exception as error:
@@ -308,10 +340,10 @@ class SampleAccess:
     def _tried(self, run: RunSpec, samples: Samples) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
         """Samples and their class codes, some at a time; with a budget those that fit."""
         if self.options.budget is None:
-            yield labelled(samples, run.codes, run.spec.n_features)
+            yield self._labelled(samples, run.codes, run.spec.n_features)
         else:
             check_samples(samples, run.spec.n_features)
-            yield from fitting(run.hasher, run.classes, samples.X, samples.y)
+            yield from fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
@@ -321,7 +353,7 @@ class SampleAccess:
         if self._own is None or self._own[0] is not model:
             own = model
             try:
-                X, codes = labelled(self._held(), run.codes, run.spec.n_features)
+                X, codes = self._labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
                 if has_prior:
                     in_gram = self.options.gram or run.is_secure
@@ -349,6 +381,18 @@ class SampleAccess:
         """The samples, loaded when they are first needed."""
         self._touched = True
         if self._samples is None:
-            assert self._load is not None  # only samples from there are let go
-            self._samples = self._load(self._names)
+            samples = self._loaded()
+            is_raw = self._load is None or isinstance(samples.X, Table) or is_frame(samples.X)
+            if isinstance(self._names, Schema):
+                samples = encoded(samples, self._names, self.options.budget is not None) if is_raw else samples
+            elif isinstance(samples.X, Table):
+                samples = as_plain(samples, self._names)
+            self._samples = samples
         return self._samples
+
+    def _loaded(self) -> Samples:
+        """The samples as they were given, or as they are loaded by the names of the request."""
+        self._touched = True
+        samples = self._given if self._load is None else self._load(self._names)
+        assert samples is not None  # there is one or the other
+        return samples

@@ -3,7 +3,7 @@
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        columns, counts, selection, refinement or gram, evaluation
+train        schema, columns, counts, selection, refinement or gram, evaluation
 join         counts (added), selection, refinement or gram, evaluation
 withdraw     counts (taken out), selection, refinement or gram, evaluation
 evaluate     evaluation
@@ -13,10 +13,10 @@ resume       the phase where a run stopped, and those after it
 With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to "bins 5" come
 before the columns, and all phases but the evaluation are on the train channel. The refinement is phase "held-out" and
 a phase for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins
-them anew, for gram with the selection before them. Left out are the columns without a plan that derives specs from
-them; the selection for one candidate, where nobody evaluates the model, and for noisy counts; the refinement without
-`refine_rounds`; gram without `gram` or effort "thorough"; and the evaluation where nobody gets the model. The option
-`phases` takes the place of the whole plan.
+them anew, for gram with the selection before them. Left out are the schema without `learn_schema`; the columns without
+a plan that derives specs from them; the selection for one candidate, where nobody evaluates the model, and for noisy
+counts; the refinement without `refine_rounds`; gram without `gram` or effort "thorough"; and the evaluation where
+nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from flwr_flynn.federated.phases import (
     refinement,
     secure_columns,
     selection,
+    table_schema,
 )
 from flwr_flynn.federated.protocol import TRAIN
 
@@ -64,6 +65,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     """All phases that a run can have, in order, each with True where this run has it."""
     is_secure, is_planned = options.run_spec.is_secure, options.plan is not None
     before = [
+        (table_schema.SCHEMA, options.learn_schema),
         *((phase, is_planned) for phase in (secure_columns.BINS if is_secure else [columns.COLUMNS])),
         (columns.ALIGNED_COLUMNS, is_planned and options.align),
         (counts.phase_for(options), True),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, CountsError, DataError, PayloadError, SpecError
+from flwr_flynn.errors import ConfigError, CountsError, DataError, PayloadError, SchemaError, SpecError
 
 Array = npt.NDArray[Any]
 Scalar = bool | int | float | str | bytes
@@ -102,7 +102,7 @@ def refusing(field: str | None = None) -> Iterator[None]:
         yield
     except PayloadError:
         raise
-    except (ConfigError, CountsError, DataError, SpecError) as error:
+    except (ConfigError, CountsError, DataError, SchemaError, SpecError) as error:
         name, text = field or error.field or "config", f"{field or 'config'}: {error}"
         raise PayloadError(name, error.expected, error.got, text=text) from None
 

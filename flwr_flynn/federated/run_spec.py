@@ -15,11 +15,12 @@ import numpy.typing as npt
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config, key, refusing
-from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.samples import Features, Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
+from flwr_flynn.tables.schema import Schema
 
 LARGEST_BOUND = 2**29
 """The largest bound of a secure sum: it has room for three parties."""
@@ -74,7 +75,7 @@ class RunSpec:
     classes: Sequence[Label]  # all different; class l is row l of the counts
     mechanism: Mechanism | None = None  # for the spec's `hash_nnz` and for as many classes
     bound: int | None = None
-    feature_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | Schema | None = None
     n_aligned: int = 0  # the last so many specs are of samples that each party aligns; only in mode plain
     reference: Reference | None = None  # what they are aligned to, where there are any
 
@@ -169,7 +170,7 @@ class RunSpec:
             key("mode"): self.mode,
         }
         if self.feature_names is not None:
-            config[key("feature_names")] = json.dumps(self.feature_names)
+            config[key("feature_names")] = names_to_json(self.feature_names)
         if self.mechanism is not None:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
@@ -180,7 +181,8 @@ class RunSpec:
 
     def digest(self) -> str:
         """SHA-256 of classes and names of features: with others, the same samples make other counts."""
-        named = self.classes if self.feature_names is None else [self.classes, self.feature_names]
+        names = self.feature_names.to_dict() if isinstance(self.feature_names, Schema) else self.feature_names
+        named = self.classes if names is None else [self.classes, names]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     @classmethod
@@ -298,11 +300,19 @@ def announced_bound(config: Config) -> int:
     return int(bound)
 
 
-def announced_names(config: Config) -> tuple[str, ...] | None:
-    """Names of features in the order of hashing, as a server announced them; None without any."""
+def names_to_json(names: Sequence[str] | Schema) -> str:
+    """Names of features, or a schema, as a config entry."""
+    return json.dumps(names.to_dict() if isinstance(names, Schema) else names)
+
+
+def announced_names(config: Config) -> Features | None:
+    """Names of features in the order of hashing, or a schema, as a server announced them; None without any."""
     if "feature_names" not in config:
         return None
     names = config.json("feature_names", MAX_CHARS)
+    if isinstance(names, dict):
+        with refusing(key("feature_names")):
+            return Schema.from_dict(names)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise PayloadError(key("feature_names"), "a list of strings", type(names).__name__)
     return tuple(names)

@@ -22,6 +22,8 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.schema import Column, Schema
 
 Label = str | int
 
@@ -93,8 +95,16 @@ def checked_classes(classes: Any) -> tuple[Label, ...]:
     return tuple(labels)
 
 
-def checked_names(names: Any, n_features: int) -> tuple[str, ...]:
-    """Names of features as a tuple of `n_features` strings; a `ConfigError` for anything else."""
+Features = tuple[str, ...] | Schema
+"""Names of the columns that are hashed as they stand, or the schema by which columns become numbers."""
+
+
+def checked_names(names: Any, n_features: int) -> Features:
+    """Names as a tuple of `n_features` strings, or a schema of as many numbers; a `ConfigError` for anything else."""
+    if isinstance(names, Schema):
+        if names.width != n_features:
+            raise ConfigError("feature_names", f"a schema of {n_features} numbers a row (n_features)", names.width)
+        return names.without_labels()
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise ConfigError("feature_names", f"{n_features} strings", type(names).__name__)
     # str() makes Python's strings of NumPy's.
@@ -117,7 +127,44 @@ class Samples:
     y_test: Any = None
 
 
-def labelled(samples: Samples, codes_of: Callable[[Any], Codes], n_features: int) -> tuple[Any, Codes]:
+def as_plain(samples: Samples, names: Sequence[str]) -> Samples:
+    """Samples of raw columns as numbers without gaps, for a run without a schema; all columns without names."""
+    parts: list[Any] = []
+    for table in (samples.X, samples.X_test):
+        if table is None:
+            parts.append(None)
+            continue
+        schema = Schema([Column(name, "number", gaps=False) for name in names or table.names], table.is_named)
+        X = schema.encode(table)
+        for name, n_gaps in zip(schema.names, np.isnan(X).sum(axis=0).tolist(), strict=True):
+            if n_gaps:
+                expected = "no gaps in a run without a schema"
+                raise DataError(f"column {name[:60]!r}", expected, f"{n_gaps} of {len(X)} rows with one")
+        parts.append(X)
+    return Samples(parts[0], samples.y, parts[1], samples.y_test)
+
+
+def encoded(samples: Samples, schema: Schema, row_wise: bool) -> Samples:
+    """Samples of raw columns as the numbers of a schema; `row_wise`, those that do not fit have no label."""
+    if not row_wise:
+        X_test = None if samples.X_test is None else schema.encode(samples.X_test)
+        return Samples(schema.encode(samples.X), samples.y, X_test, samples.y_test)
+    parts: list[Any] = []
+    for X, y in ((samples.X, samples.y), (samples.X_test, samples.y_test)):
+        if X is None or y is None:
+            parts += [None, None]
+            continue
+        numbers, fits = encode_rows(schema, X)
+        labels = np.empty(len(fits), object)
+        labels[:] = list(_values(y))
+        labels[~fits] = None
+        parts += [numbers, labels]
+    return Samples(*parts)
+
+
+def labelled(
+    samples: Samples, codes_of: Callable[[Any], Codes], n_features: int, *, with_gaps: bool = False
+) -> tuple[Any, Codes]:
     """Samples in a form that can be sliced, and the codes of their labels; refused as a whole if one does not fit."""
     X: Any = samples.X.tocsr() if sp.issparse(samples.X) else np.asarray(samples.X)
     if X.ndim != 2:
@@ -126,11 +173,14 @@ def labelled(samples: Samples, codes_of: Callable[[Any], Codes], n_features: int
     codes = codes_of(samples.y)
     if len(codes) != X.shape[0]:
         raise DataError("y", f"{X.shape[0]} labels, one for every sample", len(codes))
+    values = X.data if sp.issparse(X) else X
+    if not with_gaps and values.dtype.kind == "f" and np.isnan(np.sum(values)) and np.isnan(values).any():
+        raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
 
 
-def check_samples(samples: Samples, n_features: int) -> None:
-    """Refuse samples and labels by their dimensions, number and width, which no single sample decides."""
+def check_samples(samples: Samples, n_features: int | None) -> None:
+    """Refuse samples and labels by their dimensions, number and, where known, width, which no single sample decides."""
     X, y = samples.X, samples.y
     if len(getattr(X, "shape", ())) != 2:
         raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
@@ -138,7 +188,8 @@ def check_samples(samples: Samples, n_features: int) -> None:
         raise DataError("y", "a sequence of labels", type(y).__name__)
     if len(y) != X.shape[0]:
         raise DataError("y", "one label for every sample", "more or fewer")
-    check_width(X.shape[1], n_features)
+    if n_features is not None:
+        check_width(X.shape[1], n_features)
 
 
 def check_width(n_columns: int, n_features: int) -> None:
@@ -157,10 +208,12 @@ def count(
     y: Any,
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
+    *,
+    with_gaps: bool = False,
 ) -> tuple[ClassCounts, int]:
     """Counts of the samples that fit, and how many do not."""
     array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
-    for samples, codes in fitting(hasher, classes, X, y):
+    for samples, codes in fitting(hasher, classes, X, y, with_gaps=with_gaps):
         np.add.at(array, (codes[:, None], hasher.active(samples, n_jobs=n_jobs)), 1)
         n_counted += len(codes)
         if progress is not None:
@@ -169,14 +222,16 @@ def count(
     return counts, len(y) - n_counted
 
 
-def fitting(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any) -> Iterator[tuple[Any, Codes]]:
+def fitting(
+    hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, *, with_gaps: bool = False
+) -> Iterator[tuple[Any, Codes]]:
     """Samples that fit, as numbers, and their class codes, some at a time."""
     codes = _codes(classes, y)
     samples = X.tocsr() if sp.issparse(X) else X
     step = max(1, HELD // max(hasher.hash_nnz, int(samples.shape[1])))
     for first in range(0, len(codes), step):
         rows = slice(first, first + step)
-        part, finite = _numbers(samples, rows)
+        part, finite = _numbers(samples, rows, with_gaps)
         part, labels = part[finite], codes[rows][finite]
         keep = hasher.fits(part) & (labels >= 0)
         if keep.any():
@@ -268,8 +323,8 @@ def _printed(text: str) -> float | None:
     return None
 
 
-def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Some rows, in a type that does not depend on other samples, and a mask of the finite ones."""
+def _numbers(X: Any, rows: slice, with_gaps: bool) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """Some rows, in a type that does not depend on other samples, and a mask of the finite ones, up to gaps."""
     if sp.issparse(X):
         part = X[rows]
         part = sp.csr_array((plain(part.data), part.indices, part.indptr), shape=part.shape)
@@ -282,7 +337,7 @@ def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
         part = np.full(part.shape, np.nan) if part.dtype.kind == "m" else plain(part)
     else:
         part = plain(np.asarray(X[rows]))
-    return part, np.isfinite(part).all(axis=1)
+    return part, ~(np.isinf(part) if with_gaps else ~np.isfinite(part)).any(axis=1)
 
 
 def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

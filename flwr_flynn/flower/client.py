@@ -22,6 +22,7 @@ from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer
+from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
@@ -38,8 +39,9 @@ class FlyNNClient(NumPyClient):
 
     Parameters
     ----------
-    X : (n, d) array-like or scipy sparse, optional
-        Training samples. n may be 0; such a party sends zeros and is counted.
+    X : (n, d) array-like, data frame or scipy sparse, optional
+        Training samples. Categories, gaps and dates take a run with a schema. n may be 0; such a party sends zeros and
+        is counted.
     y : (n,) array-like, optional
         Their labels, strings or integers.
     X_test, y_test : like `X` and `y`, optional
@@ -47,7 +49,8 @@ class FlyNNClient(NumPyClient):
         no results.
     load : callable, optional
         Function that returns `federated.party.Samples`, instead of samples. Its argument is the names of the run's
-        features, () without names. With a budget the client calls it after the ledger has admitted a request.
+        features or its schema, () without either. With a budget the client calls it after the ledger has admitted a
+        request.
     width : callable, optional
         Beside `load`: function of the same names that returns the number of columns without reading samples.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves
@@ -82,8 +85,8 @@ class FlyNNClient(NumPyClient):
         *,
         X_test: Any = None,
         y_test: npt.ArrayLike | None = None,
-        load: Callable[[tuple[str, ...]], Samples] | None = None,
-        width: Callable[[tuple[str, ...]], int] | None = None,
+        load: Callable[[Features], Samples] | None = None,
+        width: Callable[[Features], int] | None = None,
         name: str | None = None,
         memory_limit: int = 4 * 2**30,
         min_examples: int = 5,

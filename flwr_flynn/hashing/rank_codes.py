@@ -43,7 +43,7 @@ _WIDTH = 1.54  # of a bump, in distances between centres
 
 
 def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Keys of finite floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values; of `np.nan` it is `GAP`."""
+    """Keys of floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values; `GAP` for `np.nan`."""
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
     # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -17,7 +16,6 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
-from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
@@ -31,8 +29,6 @@ from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
-from flwr_flynn.tables.summary import TableSummary
-from flwr_flynn.tables.table import Table, needs_table
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,7 +85,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         The fitted model; `classes_` and `guarantee_` are parts of it. Of a model with one member (any but that of
         scaling "auto") so are `counts_`, `spec_`, `hash_`, `decay_` and `temperature_`; others are in `model_.members`.
     n_features_in_, feature_names_in_ : int, (d,) array of str
-        The names only where X had names.
+        The names only where X had names. Of tables with categories, gaps or dates the columns used, by their names.
 
     Examples
     --------
@@ -214,12 +210,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.set_params(**parameters)
         self.model_ = model
         self.n_features_in_ = model.members[0].spec.n_features
-        schema = model.schema
-        names = model.feature_names if schema is None else schema.names if schema.is_named else None
+        names = model.feature_names
+        if (schema := model.schema) is not None:
+            names, self.n_features_in_ = schema.names if schema.is_named else None, len(schema.columns)
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
-        if schema is not None:
-            self.n_features_in_ = len(schema.columns)
         return self
 
     # -------- learning
@@ -251,10 +246,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
 
         With `decay` and `temperature` given the predictions are the same, too; "auto" looks at the samples in `fit`
-        only. The first call needs `classes`, all labels that may ever occur. It chooses sizes, scaling and members for
-        good: the first batch should be large and typical, or `scaling` a pair of vectors. A prior (`with_prior`) is
-        dropped, as by `merge` and `forget`: it belongs to one party and one set of counts. A `DataError` refuses
-        missing or changed `classes`, or a label that is not in them; then nothing is learned.
+        only. The first call needs `classes`, all labels that may ever occur, and chooses columns, sizes, scaling and
+        members for good: the first batch should be large and typical. A prior (`with_prior`) is dropped, as by `merge`
+        and `forget`. A `DataError` refuses missing or changed `classes` and other labels; then nothing is learned.
         """
         self._validate_params()
         first = not hasattr(self, "model_")
@@ -307,32 +301,14 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
         """Take samples out again: the counts are then those of a model that never learned them. A prior is dropped.
 
-        A `CountsError` refuses samples that were never learned, if the counts show it; the counts of similar samples
-        may hide it. A `DataError` refuses a label that is not in `classes_`. Then nothing is changed.
+        A `CountsError` refuses samples that were never learned, if the counts show it, and a `DataError` other labels.
+        Then nothing is changed.
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)
         codes = class_codes(self.classes_, y)
         self._set_counts([each.counts - self._count(each, X, codes) for each in self.model_.members])
         return self
-
-    def _learned(self, X: Any) -> Any:
-        """Samples, as a table where they are no plain numbers, of which the schema is learned then."""
-        self._schema = None
-        if not needs_table(X):
-            return X
-        table = Table.of(X)
-        schema, left_out = TableSummary.of(table).schema()
-        if left_out:
-            named = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
-            warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=3)
-        if schema.is_plain and not left_out:
-            return X
-        self._schema, self.n_features_in_ = schema, len(schema.columns)
-        vars(self).pop("feature_names_in_", None)
-        if schema.is_named:
-            self.feature_names_in_ = np.array(schema.names, dtype=object)
-        return table
 
     def _count(self, member: ModelMember, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
         X = self.model_.inputs(X)
@@ -359,9 +335,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             self.model_ = replace(self.model_, prior=None)
 
     def _set_model(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> None:
-        names = getattr(self, "feature_names_in_", None)
-        columns = None if names is None else names.tolist()
-        self.model_ = Model(tuple(members), classes, columns if self._schema is None else self._schema)
+        names = self._schema or getattr(self, "feature_names_in_", None)
+        self.model_ = Model(tuple(members), classes, names.tolist() if isinstance(names, np.ndarray) else names)
 
     def _select(
         self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], n_classes: int
@@ -371,8 +346,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
 
     def _specs(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[HashSpec, ...]:
         """Candidates of the parameters for the samples."""
-        plan = self._plan(X, n_classes)
-        if plan is None:
+        if (plan := self._plan(X, n_classes)) is None:
             assert self.spec is not None
             return (self.spec,)
         return plan.specs(ColumnHistograms.from_data(X, codes, n_classes) if plan.needs_columns else None)
@@ -400,8 +374,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
                 text = f"X has {n_features} features, but the spec has n_features {self.spec.n_features}"
                 raise DataError("X", f"{self.spec.n_features} features", n_features, text=text)
             return None
-        wide = isinstance(self.scaling, str) and self.scaling == "auto" and n_features > _WIDE
-        scaling = None if wide else self.scaling
+        is_wide = isinstance(self.scaling, str) and n_features > _WIDE
+        scaling = None if is_wide else self.scaling
         signed = None if isinstance(self.signed, str) else bool(self.signed)
         given |= {"seed": int(self.seed), "effort": self.effort, "max_members": int(self.max_members)}
         return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
@@ -411,8 +385,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, whole or not at all; an existing one is replaced.
 
-        The parameters of the classifier are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that
-        are neither strings, numbers nor booleans.
+        Parameters are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that are no strings, numbers
+        or booleans.
         """
         check_is_fitted(self)
         model_file.write(path, self.model_)

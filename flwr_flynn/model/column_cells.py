@@ -1,7 +1,7 @@
 """Cells of the histograms of columns: the values of each class and column by the bins that they fall into.
 
-A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of `hashing.rank_codes`. A gap, NaN,
-has a key above those of all numbers: it is in the order of the values the last.
+A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of `hashing.rank_codes`. A gap,
+NaN, has a key above those of all numbers: in the order of the values it is the last.
 """
 
 from __future__ import annotations

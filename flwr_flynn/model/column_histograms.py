@@ -88,12 +88,12 @@ class ColumnHistograms:
         """Histograms of samples, (n, d) finite or NaN, dense or CSR.
 
         With `min_examples` above 1, classes of fewer samples are left out. In each column the samples of a class, in
-        the order of their values, form groups of `min_examples` consecutive ranks; the remainder joins the last group.
-        All samples of a group count at one value: that of its highest rank, in the last group that of its lowest rank,
-        and of a single group the median. So at least `min_examples` samples of the class are at or below each value
-        told, and as many at or above it, unless it is the median; the lowest and the highest value are told only where
-        so many samples share them, or, in a class of fewer than twice as many, about half. Gaps are the last in the order. The ranks do not depend on
-        the values. Floors of 2 and 3 are taken as 4, see `floor_of`.
+        the order of their values (gaps last), form groups of `min_examples` consecutive ranks; the remainder joins the
+        last group. All samples of a group count at one value: that of its highest rank, in the last group that of its
+        lowest rank, and of a single group the median. So at least `min_examples` samples of the class are at or below
+        each value told, and as many at or above it, unless it is the median; the lowest and the highest value are told
+        only where so many samples share them, or, in a class of fewer than twice as many, about half. The ranks do not
+        depend on the values. Floors of 2 and 3 are taken as 4, see `floor_of`.
         """
         d = X.shape[1]
         if (least := floor_of(min_examples)) > 1:
@@ -126,8 +126,8 @@ class ColumnHistograms:
     def of_table(cls, n_features: int, cuts: Integers, table: Integers) -> ColumnHistograms:
         """Histograms with samples in the bins of `table`, as if all of a bin had its lowest key.
 
-        In the lowest bin of a column, which no finite value may start, they have its highest. In a bin from `FIRST_GAP` on there are
-        gaps.
+        In the lowest bin of a column, which no finite value may start, they have its highest. A bin from `FIRST_GAP` on
+        is of gaps.
         """
         ends = np.append(cuts[1:], n_features << KEY_BITS)
         keys = np.where(cuts & _LOW == 0, ends - 1, cuts)
@@ -297,7 +297,7 @@ class ColumnHistograms:
 def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Shares of the ranges among the numbers of each class and column; without any, those of the other classes."""
     sums = table.sum(axis=2, keepdims=True)  # of integers, exact in any order
-    shares = table / np.maximum(sums, 1.0)
+    shares: npt.NDArray[np.float64] = table / np.maximum(sums, 1.0)
     for index in np.argwhere(sums[:, :, 0] == 0).tolist():
         others = sums[:, index[1], 0] > 0
         if others.any():

@@ -267,9 +267,8 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def _names_to_json(model: Model) -> Any:
-    if model.schema is not None:
-        return model.schema.to_dict()
-    return None if model.feature_names is None else list(model.feature_names)
+    names = model.feature_names
+    return names.to_dict() if isinstance(names, Schema) else None if names is None else list(names)
 
 
 def _names_from_json(names: Any) -> Any:

@@ -22,6 +22,7 @@ from flwr_flynn.model.class_prior import log_frequencies, own_prior
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.summary import learned
 
 Floats = npt.NDArray[np.float64]
 
@@ -211,6 +212,16 @@ class PredictionMixin:
         with_gaps = not reset and all(member.hash.takes_gaps for member in self.model_.members)
         _check_finite(validated[0] if isinstance(validated, tuple) else validated, names, with_gaps)
         return validated
+
+    def _learned(self, X: Any) -> Any:
+        """Samples of which a schema is learned, where they are no plain numbers."""
+        X, self._schema = learned(X)
+        if self._schema is not None:
+            self.n_features_in_ = len(self._schema.columns)
+            vars(self).pop("feature_names_in_", None)
+            if self._schema.is_named:
+                self.feature_names_in_ = np.array(self._schema.names, dtype=object)
+        return X
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

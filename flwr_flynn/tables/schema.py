@@ -1,9 +1,9 @@
 """Schema of a table: what its columns are called, which kind they are of, and how they become numbers.
 
 Everybody with the same schema makes the same numbers of the same rows. A number stays as it is; NaN stands for a gap,
-and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level is
-all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one more
-0/1 column tells them.
+and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level
+is all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one
+more 0/1 column tells them.
 """
 
 from __future__ import annotations
@@ -234,17 +234,10 @@ class Schema:
             if n_refused := int(column.refused(values).sum()):
                 expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
                 raise DataError(f"column {column.name!r}", expected, f"{n_refused} of {len(values)} rows with others")
-        return self._numbers(table)
+        return self.numbers(table)
 
-    def encode_rows(self, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-        """The numbers of rows as of `encode`, and a mask of the rows that are not refused, each by itself."""
-        table = self.checked(X)
-        fits = np.ones(len(table), np.bool_)
-        for column, values in zip(self.columns, table.columns, strict=True):
-            fits &= ~column.refused(values)
-        return self._numbers(table), fits
-
-    def _numbers(self, table: Table) -> npt.NDArray[np.float64]:
+    def numbers(self, table: Table) -> npt.NDArray[np.float64]:
+        """The numbers of a checked table."""
         out = np.empty((len(table), self.width))
         first = 0
         for column, values in zip(self.columns, table.columns, strict=True):

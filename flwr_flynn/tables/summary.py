@@ -6,16 +6,18 @@ of no gaps, that fewer than `min_examples` of its rows have.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_LEVELS, Column, Schema, is_empty, is_nameable
-from flwr_flynn.tables.table import KINDS, Table
+from flwr_flynn.tables.table import KINDS, Table, needs_table
 
 MOST_ROWS = 2**53
 
@@ -26,33 +28,39 @@ class ColumnSummary:
 
     Parameters
     ----------
+    n_rows : int
+        Rows of the parties that have the column.
     rows : mapping of str to int
-        Rows of the parties at which the column is of each kind, those with gaps included.
+        Rows of the parties at which the column is of each kind, those with gaps included. A column of gaps alone is
+        of none.
     gaps : int
         Rows without a value.
     levels : mapping of str to int
         Rows with each level of a category.
     """
 
+    n_rows: int
     rows: Mapping[str, int]
     gaps: int = 0
     levels: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, values in (("rows", self.rows), ("levels", self.levels), ("gaps", {"": self.gaps})):
+        sizes = {"n_rows": self.n_rows, "gaps": self.gaps}
+        for what, values in (("rows", self.rows), ("levels", self.levels), ("sizes", sizes)):
             if not isinstance(values, Mapping) or not all(_is_number(value) for value in values.values()):
                 raise SchemaError(f"summary {what}", "numbers of rows", type(values).__name__)
         if set(self.rows) - set(KINDS):
             raise SchemaError("summary rows", f"kinds among {', '.join(KINDS)}", f"{len(self.rows)} others")
         if bad := sum(not is_nameable(level) for level in self.levels):
             raise SchemaError("summary levels", "short printable texts", f"{bad} others")
-        n = sum(self.rows.values())
-        if self.gaps > n or sum(self.levels.values()) > self.rows.get("category", 0):
-            raise SchemaError("summary", f"at most {n} gaps and levels, as there are rows", "more")
+        if (n := sum(self.levels.values())) > (most := self.rows.get("category", 0)):
+            raise SchemaError("summary levels", f"levels of at most {most} rows", n)
+        if (n := max(sum(self.rows.values()), self.gaps)) > self.n_rows:
+            raise SchemaError("summary rows", f"at most {self.n_rows}", n)
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
         rows, levels = (_added(a, b) for a, b in ((self.rows, other.rows), (self.levels, other.levels)))
-        return ColumnSummary(rows, self.gaps + other.gaps, levels)
+        return ColumnSummary(self.n_rows + other.n_rows, rows, self.gaps + other.gaps, levels)
 
     @property
     def kind(self) -> str | None:
@@ -67,10 +75,7 @@ class TableSummary:
     Parameters
     ----------
     columns : mapping of str to ColumnSummary
-        In the order of the first table.
     n_rows : int
-    n_tables : mapping of str to int
-        Tables with rows that have the column.
     is_named : bool, default=True
 
     Examples
@@ -83,7 +88,6 @@ class TableSummary:
 
     columns: Mapping[str, ColumnSummary]
     n_rows: int
-    n_tables: Mapping[str, int]
     is_named: bool = True
 
     @classmethod
@@ -92,27 +96,31 @@ class TableSummary:
         table = Table.of(X)
         pairs = zip(table.names, table.columns, table.kinds, strict=True)
         columns = {name: _summary_of(values, kind, min_examples) for name, values, kind in pairs}
-        return cls(columns, len(table), {name: int(len(table) > 0) for name in table.names}, table.is_named)
+        return cls(columns, len(table), table.is_named)
+
+    @classmethod
+    def empty(cls) -> TableSummary:
+        """The summary of no table."""
+        return cls({}, 0)
 
     def __add__(self, other: TableSummary) -> TableSummary:
         names = dict.fromkeys((*self.columns, *other.columns))
-        empty = ColumnSummary({})
+        empty = ColumnSummary(0, {})
         columns = {name: self.columns.get(name, empty) + other.columns.get(name, empty) for name in names}
-        n_tables = {name: self.n_tables.get(name, 0) + other.n_tables.get(name, 0) for name in names}
-        return TableSummary(columns, self.n_rows + other.n_rows, n_tables, self.is_named and other.is_named)
+        return TableSummary(columns, self.n_rows + other.n_rows, self.is_named and other.is_named)
 
     def schema(self) -> tuple[Schema, dict[str, str]]:
         """The schema of these tables, and columns that are left out, with the reasons.
 
-        It has the columns of more than half of the tables with rows, the most frequent `LEARNED_LEVELS` of each
-        category in the order of their texts, and bits for gaps where there are any. Left out are columns without
-        values, and texts that are nearly all different.
+        It has the columns that more than half of the rows have, in the order of their names, the most frequent
+        `LEARNED_LEVELS` of each category in the order of their texts, and bits for gaps where there are any. Left out
+        are columns without values, and texts that are nearly all different.
         """
-        most = max(self.n_tables.values(), default=0)
         kept, left_out = [], {}
-        for name, summary in self.columns.items():
-            if 2 * self.n_tables[name] <= most:
-                left_out[name] = f"only {self.n_tables[name]} of {most} parties have it"
+        # Parties have their columns in orders of their own.
+        for name, summary in sorted(self.columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
+            if 2 * summary.n_rows <= self.n_rows:
+                left_out[name] = f"only {summary.n_rows} of {self.n_rows} rows have it"
             elif summary.kind is None:
                 left_out[name] = "no values"
             elif summary.kind == "category" and max(summary.levels.values(), default=0) < 2:
@@ -120,18 +128,24 @@ class TableSummary:
             elif not is_nameable(name):
                 left_out[name] = "a name that is long or not printable"
             else:
-                order = sorted(summary.levels, key=lambda level: (-summary.levels[level], level))
-                levels = sorted(order[:LEARNED_LEVELS]) if summary.kind == "category" else ()
+                levels = sorted(_most_frequent(summary.levels, LEARNED_LEVELS)) if summary.kind == "category" else ()
                 kept.append(Column(name, summary.kind, levels, summary.gaps > 0))
         if not kept:
             raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot")
         return Schema(kept, self.is_named), left_out
 
+    def shortened(self) -> TableSummary:
+        """The summary with the most frequent `LEARNED_LEVELS` of each column alone."""
+        columns = {
+            name: replace(each, levels=_most_frequent(each.levels, LEARNED_LEVELS))
+            for name, each in self.columns.items()
+        }
+        return replace(self, columns=columns)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
         columns = [
-            [name, dict(each.rows), each.gaps, dict(each.levels), self.n_tables[name]]
-            for name, each in self.columns.items()
+            [name, each.n_rows, dict(each.rows), each.gaps, dict(each.levels)] for name, each in self.columns.items()
         ]
         return {"columns": columns, "n_rows": self.n_rows, "is_named": self.is_named}
 
@@ -140,32 +154,49 @@ class TableSummary:
         """The summary of such values, which may come from anybody; a `SchemaError` for anything else."""
         try:
             entries, n_rows, is_named = values["columns"], values["n_rows"], values["is_named"]
-            columns = {name: ColumnSummary(*rest) for name, *rest, _ in entries}
-            n_tables = {entry[0]: entry[-1] for entry in entries}
+            columns = {name: ColumnSummary(*rest) for name, *rest in entries}
             right = len(columns) == len(entries) <= MOST_COLUMNS and _is_number(n_rows) and isinstance(is_named, bool)
             right &= all(isinstance(name, str) and len(name) <= 10 * MOST_LEVELS for name in columns)
-            right &= all(_is_number(n) for n in n_tables.values())
-            right &= all(sum(each.rows.values()) <= n_rows for each in columns.values())
+            right &= all(each.n_rows <= n_rows for each in columns.values())
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError("summary", "columns, n_rows and is_named", type(error).__name__) from None
         if not right:
             raise SchemaError("summary", "different names, each with numbers of rows", "others")
-        return cls(columns, n_rows, n_tables, is_named)
+        return cls(columns, n_rows, is_named)
+
+
+def learned(X: Any) -> tuple[Any, Schema | None]:
+    """X as it is and None, if it is of plain numbers; else as a table, with its schema.
+
+    A warning names the columns that are left out, a `SchemaError` is raised where all are.
+    """
+    if not needs_table(X):
+        return X, None
+    table = Table.of(X)
+    schema, left_out = TableSummary.of(table).schema()
+    if left_out:
+        named = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
+        warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=4)
+    return (X, None) if schema.is_plain and not left_out else (table, schema)
 
 
 def _summary_of(values: Any, kind: str, min_examples: int) -> ColumnSummary:
     n = len(values)
     if is_empty(values):
-        return ColumnSummary({}, 0)
+        return ColumnSummary(n, {}, n if n >= min_examples else 0)
     if kind != "category":
         n_gaps = int((np.isnat if kind == "date" else np.isnan)(values).sum())
-        return ColumnSummary({kind: n}, n_gaps if n_gaps >= min_examples else 0)
+        return ColumnSummary(n, {kind: n}, n_gaps if n_gaps >= min_examples else 0)
     found = Counter(values.tolist())
     n_gaps = found.pop(None, 0)
     named = {text: k for text, k in found.items() if k >= min_examples and is_nameable(text)}
-    most = sorted(named, key=lambda text: (-named[text], text))[:MOST_LEVELS]
-    levels = {text: named[text] for text in sorted(most)}
-    return ColumnSummary({kind: n}, n_gaps if n_gaps >= min_examples else 0, levels)
+    return ColumnSummary(n, {kind: n}, n_gaps if n_gaps >= min_examples else 0, _most_frequent(named, MOST_LEVELS))
+
+
+def _most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:
+    """At most so many levels, the most frequent and of these the first by their texts, in the order of their texts."""
+    order = sorted(levels, key=lambda level: (-levels[level], level))[:most]
+    return {level: levels[level] for level in sorted(order)}
 
 
 def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

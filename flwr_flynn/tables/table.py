@@ -1,8 +1,8 @@
 """A table of raw columns: numbers, texts and dates, each with gaps.
 
-Whatever a party's rows come from, a data frame, an array or a file, they are of three kinds here: "number" (float64, NaN
-where there is a gap), "category" (texts, None for a gap) and "date" (datetime64[us], NaT for a gap). Booleans and
-durations are numbers (of days), and texts lose blanks around them, so that an empty one is a gap.
+A data frame, an array or a file has columns of three kinds: "number" (float64, NaN for a gap), "category" (texts, None
+for a gap) and "date" (datetime64[us], NaT for a gap). Booleans and durations are numbers (of days), and texts lose
+blanks around them, so that an empty one is a gap.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _of_objects(values: Array, name: str) -> Array:
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
         return np.array([np.nan if value is None else float(value) for value in objects], np.float64)
     if all(issubclass(kind, date | np.datetime64) for kind in known):
-        return np.array([_moment(value) for value in objects], "datetime64[us]")
+        return np.array([moment_of(value) for value in objects], "datetime64[us]")
     if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
         return _days(np.array(objects, "timedelta64[us]"))
     if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
@@ -221,7 +221,7 @@ def _texts(values: Sequence[Any]) -> Array:
     return out
 
 
-def _moment(value: Any) -> Any:
+def moment_of(value: Any) -> Any:
     """A date without a time zone, in UTC where it has one."""
     if value is None:
         return np.datetime64("NaT")
@@ -249,9 +249,11 @@ def parts_of(moments: Array) -> tuple[Array, Callable[[str], Array]]:
 
     def part(name: str) -> Array:
         if name == "month":
-            return (filled.astype("datetime64[M]").astype(np.int64) % 12 + 1).astype(np.float64)
-        if name == "weekday":  # 1970-01-01 was a Thursday; Monday is 0
-            return ((days.astype(np.int64) + 3) % 7).astype(np.float64)
-        return (filled - days).astype("timedelta64[us]").astype(np.int64) / (_DAY / 24)  # the hour
+            found = filled.astype("datetime64[M]").astype(np.int64) % 12 + 1
+        elif name == "weekday":  # 1970-01-01 was a Thursday; Monday is 0
+            found = (days.astype(np.int64) + 3) % 7
+        else:  # the hour
+            found = (filled - days).astype("timedelta64[us]").astype(np.int64) / (_DAY / 24)
+        return np.asarray(found, np.float64)
 
     return is_gap, part

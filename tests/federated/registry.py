@@ -16,6 +16,7 @@ from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
+from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.request import Request, RunRequest
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -92,6 +93,7 @@ class Case:
 
 CASES = {
     "columns": Case(_COLUMNS),
+    "schema": Case(SchemaRequest(), subtracts=False),
     # Of parties that no shift tells from the reference: alignment depends on the party, and has tests of its own.
     "aligned columns": Case(replace(_COLUMNS, reference=_REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
@@ -116,7 +118,7 @@ def in_secret(request: Any) -> Request[Any]:
 SECURE: dict[str, Request[Any]] = {
     name: in_secret(case.request)
     for name, case in CASES.items()
-    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | WithdrawRequest)
+    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | SchemaRequest | WithdrawRequest)
 }
 _CUTS = (np.arange(8) << KEY_BITS) // 2
 SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)  # of which there is none in clear

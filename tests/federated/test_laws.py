@@ -36,7 +36,7 @@ def test_every_registered_request_has_a_case() -> None:
     cases = {case.request.phase: type(case.request) for case in [*CASES.values(), *SECURE_CASES.values()]}
     own = {phase: kind for phase, kind in _REQUESTS.items() if kind.__module__.startswith("flwr_flynn.")}
     assert cases == own
-    assert len(own) == 10
+    assert len(own) == 11
 
 
 def entries_of(request: Any) -> dict[str, Any]:
@@ -206,6 +206,8 @@ def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_lo
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
 def test_labels_that_nobody_knows_are_refused_without_a_word_of_them(name: str) -> None:
+    if name == "schema":
+        return  # which looks at no label
     odd, request = LABELS.astype(object), CASES[name].request
     odd[7] = "geheim"
     party = Party(Samples(X, odd), PartyOptions(gram=True))

@@ -184,7 +184,8 @@ def test_values_that_are_not_finite_are_refused():
 def test_a_gap_has_no_codes(signed):
     spec = HashSpec(2, 10, 1, 1, 0, signed=signed, coding="bumps", n_codes=3, edges=[[0.0, 1.0], [0.0, 1.0]])
     codes = codes_of(spec, np.array([[np.nan, 0.5], [0.5, np.nan]]))
-    assert (codes[0, :3] == 0).all() and (codes[1, 3:] == 0).all()
+    assert not codes[0, :3].any()
+    assert not codes[1, 3:].any()
     assert_array_equal(codes[0, 3:], codes[1, :3])
     assert_array_equal(FlyHash(spec).active([[np.nan, 1.0]]), FlyHash(spec).active([[-np.nan, 1.0]]))
     assert FlyHash(spec).fits(np.array([[np.nan, 1.0]])).all()

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
-from flwr_flynn.app.data.readers import ENDINGS, ending, read_rows, read_width
+from flwr_flynn.app.data.readers import ENDINGS, ending, objects, read_rows, read_width
 from flwr_flynn.app.data.share import Share as Share
 from flwr_flynn.app.data.share import encoded
 from flwr_flynn.app.data.table_file import TableFile
@@ -28,6 +28,8 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_ID
 from flwr_flynn.errors import ConfigError, DataError, with_names
+from flwr_flynn.federated.samples import Features
+from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -217,23 +219,33 @@ def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | 
     return file
 
 
-def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
+def private_share(node: NodeConfig, features: Features = ()) -> Share:
     """The samples of a private party: every row is read by itself, and no row decides about other rows.
 
     Faulty rows stay in the share, with NaN for a value that is no number; `federated.samples` leaves them out. Samples
     are held out by their content, and only if results on them may leave the party.
     """
-    rows = read_rows(_own_file(node), node.label, features)
-    X, y = rows.X, rows.y
+    if isinstance(features, Schema):
+        rows = read_rows(_own_file(node), node.label, features.names if features.is_named else (), raw=True)
+        X, fits = encode_rows(features, rows.X)
+        y = objects(rows.y)
+        y[~fits] = None
+    else:
+        rows = read_rows(_own_file(node), node.label, features)
+        X, y = rows.X, rows.y
     test = held_out_by_content(X, y, node.test_fraction if node.evaluate else 0.0, node.split_seed)
     return Share(X[~test], y[~test], X[test], y[test], rows.left_out)
 
 
-def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
+def private_width(node: NodeConfig, features: Features = ()) -> int:
     """The number of features that `private_share` would find, from the head of the file alone."""
     path = _own_file(node)
     width = read_width(path, node.label)
     try:
+        if isinstance(features, Schema):
+            if features.is_named:
+                read_width(path, node.label, features.names)
+            return features.width
         return read_width(path, node.label, features) if features else width
     except DataError as error:
         hidden = DataError(path.name, "the run's features among its columns", "not all")

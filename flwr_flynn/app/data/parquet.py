@@ -56,6 +56,11 @@ def is_read(kind: Any) -> bool:
     return is_numeric(kind) or is_text(kind) or types.is_decimal(kind)
 
 
+def is_date(kind: Any) -> bool:
+    types = import_module("pyarrow").types
+    return bool(types.is_date(kind) or types.is_timestamp(kind))
+
+
 def arrow_values(chunk: Any) -> list[Any]:
     """The values of an Arrow array, None for a value that is missing or cannot be decoded."""
     arrow = import_module("pyarrow")

@@ -12,7 +12,15 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.layout import Layout
-from flwr_flynn.app.data.parquet import arrow_values, is_numeric, is_read, is_text, opened_parquet, parquet_columns
+from flwr_flynn.app.data.parquet import (
+    arrow_values,
+    is_date,
+    is_numeric,
+    is_read,
+    is_text,
+    opened_parquet,
+    parquet_columns,
+)
 from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.app.data.values import is_gap_text
@@ -101,14 +109,9 @@ class ParquetFile(TableFile):
         return f"{self.name}: Parquet; {super().described()}"
 
 
-def _is_date(kind: Any) -> bool:
-    types = import_module("pyarrow").types
-    return bool(types.is_date(kind) or types.is_timestamp(kind))
-
-
 def _is_taken(kind: Any) -> bool:
     types = import_module("pyarrow").types
-    return is_read(kind) or _is_date(kind) or bool(types.is_duration(kind) or types.is_null(kind))
+    return is_read(kind) or is_date(kind) or bool(types.is_duration(kind) or types.is_null(kind))
 
 
 def _report_of(kind: Any) -> ColumnReport:
@@ -123,7 +126,7 @@ def _report_of(kind: Any) -> ColumnReport:
         return ColumnReport("number", np.dtype(np.int64 if is_whole else np.float64))
     if is_text(kind) or types.is_dictionary(kind):
         return ColumnReport("category", np.dtype(np.float64))
-    return ColumnReport("date" if _is_date(kind) else "number", np.dtype(np.float64))
+    return ColumnReport("date" if is_date(kind) else "number", np.dtype(np.float64))
 
 
 def _look(report: ColumnReport, values: Array) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.dialect import GAPS
 from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.npz import npz_width, read_npz
-from flwr_flynn.app.data.parquet import arrow_values, is_numeric, is_read, opened_parquet, parquet_columns
+from flwr_flynn.app.data.parquet import arrow_values, is_date, is_numeric, is_read, opened_parquet, parquet_columns
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import plain
 
@@ -48,10 +48,10 @@ def ending(path: Path) -> str:
     return path.suffix.lower()
 
 
-def read_rows(path: Path, label: str = "", features: Sequence[str] = ()) -> Rows:
-    """The rows of a file, each by itself."""
+def read_rows(path: Path, label: str = "", features: Sequence[str] = (), *, raw: bool = False) -> Rows:
+    """The rows of a file, each by itself: as numbers, or `raw`, as the texts or the objects of the file."""
     read = {".npz": _npz, ".csv": _csv}.get(ending(path), _parquet)
-    rows = read(path, label or ("y" if read is _npz else "label"), tuple(features))
+    rows = read(path, label or ("y" if read is _npz else "label"), tuple(features), raw)
     check_shapes(path.name, rows.X, rows.y)
     return rows
 
@@ -125,22 +125,24 @@ def objects(values: Sequence[Any] | Array) -> Array:
 # ---- CSV
 
 
-def _csv(path: Path, label: str, features: Features) -> Rows:
+def _csv(path: Path, label: str, features: Features, raw: bool) -> Rows:
     try:
         records = (fields for fields in _records(path) if fields != [])
         header = next(records, None) or []
         layout = Layout.of(path.name, header, label, "", features)
         label_index = header.index(label)
-        parts: list[list[Array]] = [[np.zeros(0)] for _ in layout.order]
+        kind: Any = object if raw else np.float64
+        parts: list[list[Array]] = [[np.zeros(0, kind)] for _ in layout.order]
         labels: list[str] = []
         while chunk := list(islice(records, CHUNK)):
             whole = [fields if fields and len(fields) == len(header) else [""] * len(header) for fields in chunk]
             labels += [fields[label_index] for fields in whole]
             for place, index in enumerate(layout.order):
-                parts[place].append(parsed_numbers([fields[index] for fields in whole])[0])
+                texts = [fields[index] for fields in whole]
+                parts[place].append(objects(texts) if raw else parsed_numbers(texts)[0])
     except OSError as error:
         raise _unreadable(path, error) from None
-    X = np.empty((len(labels), len(parts)))
+    X = np.empty((len(labels), len(parts)), kind)
     for place, part in enumerate(parts):
         X[:, place] = np.concatenate(part)
     return Rows(X, objects(labels), layout.left_out)
@@ -163,7 +165,7 @@ def _records(path: Path) -> Iterator[list[str] | None]:
 # ---- Parquet
 
 
-def _parquet(path: Path, label: str, features: Features) -> Rows:
+def _parquet(path: Path, label: str, features: Features, raw: bool) -> Rows:
     """Rows of the wanted columns: the schema decides about columns, and a value about its own row."""
     with opened_parquet(path) as file:
         schema, n_rows = file.schema_arrow, file.metadata.num_rows
@@ -173,7 +175,7 @@ def _parquet(path: Path, label: str, features: Features) -> Rows:
         def column(index: int) -> Array | list[Any]:
             """The values of a column: an array of numbers without gaps, or a list with None for missing values."""
             name = columns[index]
-            if not is_read(schema.field(name).type):
+            if not (is_read(schema.field(name).type) or (raw and is_date(schema.field(name).type))):
                 return [None] * n_rows
             found = file.read(columns=[name], use_pandas_metadata=False).column(name)
             if len(found) != n_rows:  # in a damaged file
@@ -183,10 +185,12 @@ def _parquet(path: Path, label: str, features: Features) -> Rows:
                 return numbers
             return [value for chunk in found.chunks for value in arrow_values(chunk)]
 
-        X = np.empty((n_rows, len(layout.order)))
+        X = np.empty((n_rows, len(layout.order)), object if raw else np.float64)
         for place, index in enumerate(layout.order):
             values = column(index)
-            if isinstance(values, list):
+            if raw:
+                values = objects(values)
+            elif isinstance(values, list):
                 values = parsed_numbers(["" if value is None else str(value) for value in values])[0]
             X[:, place] = values
         y = objects(column(columns.index(label)))
@@ -196,8 +200,8 @@ def _parquet(path: Path, label: str, features: Features) -> Rows:
 # ---- NPZ
 
 
-def _npz(path: Path, label: str, features: Features) -> Rows:
+def _npz(path: Path, label: str, features: Features, raw: bool) -> Rows:
     arrays = read_npz(path, label, "", features)
     assert arrays.y is not None
     # One value that is no real number decides the type of the array: `plain` reads each value by itself.
-    return Rows(plain(arrays.X), arrays.y, arrays.left_out)
+    return Rows(arrays.X if raw else plain(arrays.X), arrays.y, arrays.left_out)

@@ -1,5 +1,14 @@
 """The phases that a run can have; one module each. Importing this package makes their requests known to a party."""
 
-from flwr_flynn.federated.phases import columns, counts, evaluation, gram, refinement, secure_columns, selection
+from flwr_flynn.federated.phases import (
+    columns,
+    counts,
+    evaluation,
+    gram,
+    refinement,
+    secure_columns,
+    selection,
+    table_schema,
+)
 
-__all__ = ["columns", "counts", "evaluation", "gram", "refinement", "secure_columns", "selection"]
+__all__ = ["columns", "counts", "evaluation", "gram", "refinement", "secure_columns", "selection", "table_schema"]

@@ -23,12 +23,13 @@ from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, announced_reference
+from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, announced_reference, names_to_json
 from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.rank_codes import KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.tables.schema import Schema
 
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
@@ -60,7 +61,7 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
 
     n_features: int
     classes: Sequence[Label]
-    feature_names: Sequence[str] | None = None
+    feature_names: Sequence[str] | Schema | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
     reference: Reference | None = None
 
@@ -90,7 +91,7 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
         return {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
-            **({} if names is None else {key("feature_names"): json.dumps(names)}),
+            **({} if names is None else {key("feature_names"): names_to_json(names)}),
             **({} if reference is None else {key("reference"): reference.data}),
         }
 
@@ -183,22 +184,22 @@ class Columns:
     fallback_reason: str  # the reason why the columns are not scaled, or ""
 
 
-def plan_of(context: Context) -> HashPlan:
-    """The plan of a run that has this phase."""
+def plan_of(state: RunState, context: Context) -> HashPlan:
+    """The plan of a run that has this phase; of a learned schema for as many features as it has numbers."""
     if (plan := context.options.plan) is None:
         raise ConfigError("spec", "a plan that needs the columns", type(context.options.spec).__name__)
-    return plan
+    return replace(plan, n_features=state.run_spec.spec.n_features)
 
 
 def request_of(state: RunState, context: Context) -> ColumnsRequest:
     """The request for the columns as they are, in clear."""
-    run, n_features = state.run_spec, plan_of(context).n_features
+    run, n_features = state.run_spec, plan_of(state, context).n_features
     return ColumnsRequest(n_features, run.classes, run.feature_names, context.options.max_examples_per_party)
 
 
 def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
     """The state with the specs that follow from the histograms."""
-    specs, trouble = derive_specs(plan_of(context), batch.total)
+    specs, trouble = derive_specs(plan_of(state, context), batch.total)
     state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
@@ -229,7 +230,7 @@ def _ask_aligned(state: RunState, context: Context) -> ColumnsRequest:
 def _fold_aligned(state: RunState, batch: Batch[AlignedHistograms], context: Context) -> RunState:
     total, run = batch.total, state.run_spec
     if total.n_aligned and not state.results[COLUMNS.name].fallback_reason:
-        aligned, trouble = derive_specs(plan_of(context), total.histograms)
+        aligned, trouble = derive_specs(plan_of(state, context), total.histograms)
         if not trouble:
             run = replace(run, specs=(*run.specs, *aligned), n_aligned=len(aligned), reference=_reference(state))
     result = AlignedColumns(total.n_aligned, dict(context.missing))

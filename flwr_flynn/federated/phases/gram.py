@@ -275,7 +275,8 @@ def _ask(state: RunState, context: Context) -> GramRequest:
     n_plain = len(every.specs) - every.n_aligned
     # Those that the members were chosen from: of aligned samples, or of the others.
     run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
-    n_rows = context.options.gram_rows(state.results["counts"].parts[0].n_examples)
+    n_examples = state.results["counts"].parts[0].n_examples
+    n_rows = context.options.gram_rows(n_examples, state.run_spec.spec.n_features)
     specs = gram_specs(run.specs, n_rows)
     return GramRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
 

@@ -27,15 +27,16 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import announced_bound
-from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import Tables
+from flwr_flynn.tables.schema import Schema
 
 SPLITS = (1024, 128, 32, 32, 32)
 """Parts that a bin is split into: 2**KEY_BITS of them in the end."""
 
-MOST_BINS = 4608
-"""Bins of a column: 34 quantiles in bins of 128 parts, and what is between them."""
+MOST_BINS = 4609
+"""Bins of a column: 34 quantiles in bins of 128 parts, what is between them, and the gaps."""
 
 
 @register
@@ -103,6 +104,8 @@ def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
     else:
         parts = np.arange(SPLITS[0]) << KEY_BITS
         cuts = ((np.arange(asked.n_features)[:, None] << KEY_BITS) + parts // SPLITS[0]).ravel()
+        if isinstance(asked.feature_names, Schema):  # else there are no gaps
+            cuts = np.union1d(cuts, (np.arange(asked.n_features) << KEY_BITS) + FIRST_GAP)
     return BinsRequest(asked, cuts, before == _PARTS[-1][0], context.options.secure_bound)
 
 

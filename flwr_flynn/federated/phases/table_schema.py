@@ -1,0 +1,124 @@
+"""Phase "schema": kinds, levels and gaps of the parties' columns, from which the server derives the schema of the run.
+
+A party names no level, and tells of no gaps, that fewer of its rows have than its floor, `min_examples`. It tells the
+names and the kinds of all its columns.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flwr_flynn._validation import listed
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
+from flwr_flynn.federated.permissions import SampleAccess
+from flwr_flynn.federated.phase import Context, Phase, RunState
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
+from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.tables.summary import MOST_ROWS, TableSummary
+
+log = logging.getLogger("flwr")
+
+MOST_BYTES = 2**22
+"""Bytes of a summary, at most."""
+
+
+@register
+@dataclass(frozen=True)
+class SchemaRequest(Request[TableSummary]):
+    """Ask for the summary of the party's columns, as JSON in the form of bytes."""
+
+    phase = "schema"
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {}
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SchemaRequest:
+        return cls()
+
+    def measured(self, party: SampleAccess) -> tuple[TableSummary, int]:
+        summary = TableSummary.of(party.table(), party.options.min_examples)
+        return summary, summary.n_rows
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return [Field("summary", (MOST_BYTES,), 255, NUMBERS, is_open=True)]
+
+    def parts(self, statistic: TableSummary) -> list[Array]:
+        text = json.dumps(statistic.to_dict()).encode()
+        if len(text) > MOST_BYTES:  # of many columns with many levels the most frequent ones
+            text = json.dumps(statistic.shortened().to_dict()).encode()
+        if len(text) > MOST_BYTES:
+            raise PayloadError("summary", f"at most {MOST_BYTES} bytes of names and levels", len(text))
+        return [np.frombuffer(text, np.uint8).astype(np.int64)]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> TableSummary:
+        with refusing("summary"):
+            try:
+                values = json.loads(parts[0].astype(np.uint8).tobytes())
+            except (ValueError, RecursionError):
+                raise PayloadError("summary", "JSON", f"{len(parts[0])} bytes that are none") from None
+            return TableSummary.from_dict(values)
+
+    @property
+    def zero(self) -> TableSummary:
+        return TableSummary.empty()
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        announced = reply.announced
+        if announced > MOST_ROWS // 1024:
+            raise PayloadError("summary", f"at most {MOST_ROWS // 1024} examples", announced)
+        return Sizes(announced, announced)
+
+    def check(self, statistic: TableSummary, sizes: Sizes) -> None:
+        if statistic.n_rows != sizes.total:
+            raise PayloadError("summary", f"{sizes.total} examples as announced", statistic.n_rows)
+
+    def load(self, statistic: TableSummary) -> int:
+        return statistic.n_rows
+
+    @property
+    def capacity(self) -> int:
+        return MOST_ROWS
+
+
+@dataclass(frozen=True)
+class LearnedSchema:
+    """The result of the phase."""
+
+    left_out: dict[str, str]  # reasons of columns that are not in the schema, by name
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+
+
+def _ask(state: RunState, context: Context) -> SchemaRequest:
+    return SchemaRequest()
+
+
+def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:
+    """The state with the schema, and with placeholders of specs for the numbers of its rows."""
+    left_out: dict[str, str] = {}
+    run = state.run_spec
+    if batch.total.n_rows:
+        schema, left_out = batch.total.schema()
+        if left_out:
+            named = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
+            log.warning("FlyNN: schema: columns are left out: %s", named)
+        plan = context.options.plan
+        assert plan is not None  # as the options require
+        specs = placeholder_specs(replace(plan, n_features=schema.width))
+        # Without categories and gaps the columns are hashed as they stand, by their names.
+        names = schema if not schema.is_plain else schema.names if schema.is_named else None
+        run = replace(run, specs=context.options.counted_specs(specs), feature_names=names)
+    result = LearnedSchema(left_out, dict(context.missing))
+    return replace(state, run_spec=run).with_result(SCHEMA.name, result)
+
+
+SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True)

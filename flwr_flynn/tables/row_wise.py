@@ -1,0 +1,97 @@
+"""Rows of a schema read one by one, for private parties: no row decides about the kind of a column, or about others.
+
+A value that is no value of its column, or beyond the range, is a fault of its row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.table import Table, as_level, is_frame, is_gap, moment_of
+
+GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
+"""Texts of missing values, in lower case."""
+
+_TRUTHS = {"false": 0.0, "true": 1.0}
+
+
+def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """The numbers of rows, (n, width), and a mask of the rows without a fault, (n,).
+
+    X is a data frame, a `Table`, or an array of the schema's columns. A `DataError` refuses one without a column of the
+    schema, which no row decides.
+    """
+    columns = _raw_columns(schema, X)
+    n = len(columns[0])
+    fits, parsed = np.ones(n, np.bool_), []
+    for column, values in zip(schema.columns, columns, strict=True):
+        array, good = _parsed(column, values)
+        parsed.append(array)
+        fits &= good & ~column.refused(array)
+    return schema.numbers(Table(schema.names, parsed)), fits
+
+
+def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
+    if isinstance(X, Table) or (is_frame(X) and schema.is_named):
+        known = X.names if isinstance(X, Table) else [str(name) for name in X.columns]
+        if missing := sum(name not in known for name in schema.names):
+            raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
+        return [(X.column(name) if isinstance(X, Table) else X[name].to_numpy()).tolist() for name in schema.names]
+    array = np.asarray(X)
+    if array.ndim != 2 or array.shape[1] != len(schema.columns):
+        raise DataError("X", f"{len(schema.columns)} columns", f"shape {array.shape}")
+    return [array[:, j].tolist() for j in range(array.shape[1])]
+
+
+def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """The values in the dtype of the column's kind, and a mask of those that are values of it, or gaps."""
+    parse, empty, dtype = _PARSERS[column.kind]
+    out, good = np.full(len(values), empty, dtype), np.ones(len(values), np.bool_)
+    for index, value in enumerate(values):
+        text = value.strip() if isinstance(value, str) else value
+        if is_gap(text) or (isinstance(text, str) and text.lower() in GAP_TEXTS):
+            continue
+        try:
+            out[index] = parse(text)
+        except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
+            good[index] = False
+    return out, good
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        if value.lower() in _TRUTHS:
+            return _TRUTHS[value.lower()]
+        if "_" in value:  # which Python allows between digits
+            raise ValueError
+    if isinstance(value, date | complex):
+        raise TypeError
+    number = float(value)
+    if np.isnan(number):
+        raise ValueError
+    return number
+
+
+def _date(value: Any) -> Any:
+    moment = np.datetime64(value, "us") if isinstance(value, str) else moment_of(value)
+    if np.isnat(moment):
+        raise ValueError
+    return moment
+
+
+def _level(value: Any) -> str | None:
+    return as_level(str(int(value) if isinstance(value, float) and value.is_integer() else value))
+
+
+_PARSERS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "number": (_number, np.nan, np.float64),
+    "category": (_level, None, object),
+    "date": (_date, np.datetime64("NaT"), "datetime64[us]"),
+}
