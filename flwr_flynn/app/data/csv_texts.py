@@ -7,6 +7,7 @@ ragged rows among them: the texts are the same.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import GAPS, Dialect, codec
+from flwr_flynn.app.data.dialect import Dialect, codec
 from flwr_flynn.app.data.values import Texts
 from flwr_flynn.errors import DataError
+from flwr_flynn.tables.row_wise import GAP_TEXTS
 
 CHUNK = 2**14
 """Rows that the standard library reads at a time, at most."""
@@ -65,10 +67,12 @@ def _by_reader(path: Path, dialect: Dialect, width: int, wanted: Sequence[int]) 
     most = max(1, min(CHUNK, 2**20 // max(1, width)))
     with path.open(encoding=codec(dialect.encoding), newline="") as stream:
         rows = filter(None, csv.reader(stream, delimiter=dialect.separator))
-        next(rows, None)
+        last = next(rows, None) or []
         while some := list(islice(rows, most)):
+            last = some[-1]
             fitting = [row for row in some if len(row) == width]
             yield Chunk([Texts([row[index] for row in fitting]) for index in wanted], len(some) - len(fitting))
+    _check_end(path, last[-1] if last else "")
 
 
 def _by_arrow(path: Path, dialect: Dialect, header: Sequence[str], wanted: Sequence[int]) -> Iterator[Chunk]:
@@ -76,7 +80,7 @@ def _by_arrow(path: Path, dialect: Dialect, header: Sequence[str], wanted: Seque
         arrow, arrow_csv = import_module("pyarrow"), import_module("pyarrow.csv")
     except ImportError:
         raise NotTaken from None
-    names = [header[index] for index in dict.fromkeys(wanted)]
+    names, last = list(dict.fromkeys([*(header[index] for index in wanted), header[-1]])), ""
     try:
         reader = arrow_csv.open_csv(
             path,
@@ -91,11 +95,25 @@ def _by_arrow(path: Path, dialect: Dialect, header: Sequence[str], wanted: Seque
         if reader.schema.names != names:
             raise NotTaken
         for batch in reader:
+            if batch.num_rows:
+                last = batch.column(header[-1])[-1].as_py()
             yield Chunk([ArrowTexts(batch.column(header[index])) for index in wanted])
+        _check_end(path, last)
     except (arrow.ArrowException, KeyError) as error:
         if "UTF8" in str(error):
             raise UnicodeError from None
         raise NotTaken from None
+
+
+def _check_end(path: Path, last: str) -> None:
+    """Refuse a file whose last quote is open: from it to the end all would be the last field of one row."""
+    if "\n" not in last and "\r" not in last:
+        return
+    with path.open("rb") as stream:
+        stream.seek(-min(64, path.stat().st_size), os.SEEK_END)
+        tail = stream.read().replace(b"\0", b"").rstrip(b"\r\n ")
+    if not tail.endswith(b'"'):
+        raise DataError(path.name, "quotes that are closed", "one that is open at the end of the file")
 
 
 class ArrowTexts(Texts):
@@ -155,7 +173,7 @@ class ArrowTexts(Texts):
 @lru_cache(maxsize=64)
 def _gaps(gap_texts: tuple[str, ...]) -> Any:
     """Usual spellings of the texts of gaps, as an Arrow array."""
-    known = {*GAPS, *(text.strip() for text in gap_texts), "NaN", "#N/A", "<NA>"}
+    known = {*GAP_TEXTS, *(text.strip() for text in gap_texts), "NaN", "#N/A", "<NA>"}
     return import_module("pyarrow").array(
         sorted({form for text in known for form in (text, text.lower(), text.upper(), text.capitalize())})
     )

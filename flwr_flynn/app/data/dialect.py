@@ -17,14 +17,12 @@ from itertools import islice
 from pathlib import Path
 
 from flwr_flynn.errors import DataError
+from flwr_flynn.tables.row_wise import GAP_TEXTS
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/yyyy", "dd-mm-yyyy", "mm-dd-yyyy")
 """Forms of dates, each with or without a time behind it. In front is what a column means where several forms fit."""
-
-GAPS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
-"""Texts of missing values, in small letters and without blanks around them."""
 
 _HEAD = 2**22  # bytes
 _ROWS = 200
@@ -50,7 +48,7 @@ class Dialect:
     separator, decimal, encoding, date_format : str
         "" is detected: the first three from the head of the file, the last by the values of each column.
     gap_texts : sequence of str
-        Texts of missing values beside `GAPS`.
+        Texts of missing values beside `GAP_TEXTS`.
     """
 
     separator: str = ""
@@ -62,7 +60,7 @@ class Dialect:
     @property
     def gaps(self) -> frozenset[str]:
         """Texts of missing values, in small letters and without blanks around them."""
-        return GAPS | {text.strip().lower() for text in self.gap_texts}
+        return GAP_TEXTS | {text.strip().lower() for text in self.gap_texts}
 
     def __str__(self) -> str:
         mark = "decimal comma" if self.decimal == "," else "decimal point"

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import GAPS
 from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.npz import npz_width, read_npz
 from flwr_flynn.app.data.parquet import arrow_values, is_date, is_numeric, is_read, opened_parquet, parquet_columns
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import plain
+from flwr_flynn.tables.row_wise import GAP_TEXTS
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
@@ -105,7 +105,7 @@ def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
     numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
     if all(text.lower() in _TRUTHS for text in texts):
         return numbers.astype(bool), 0
-    return numbers, sum(texts[i].strip().lower() not in GAPS for i in np.flatnonzero(np.isnan(numbers)))
+    return numbers, sum(texts[i].strip().lower() not in GAP_TEXTS for i in np.flatnonzero(np.isnan(numbers)))
 
 
 def _number(text: str) -> float:
