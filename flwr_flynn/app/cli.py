@@ -15,7 +15,7 @@ from pathlib import Path
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_files, cli_model
-from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, Dialect
+from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.errors import ConfigError, FlyNNError
 
 
@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     if verb == "show":
         return cli_model.show(options.model, as_json=options.json)
     dialect = Dialect(
-        "\t" if options.separator == "tab" else options.separator,
+        SEPARATOR_NAMES.get(options.separator, ""),
         options.decimal,
         options.encoding,
         tuple(options.gap_text),
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     of_files = argparse.ArgumentParser(add_help=False)
     group = of_files.add_argument_group("CSV files; what is not given is detected")
-    group.add_argument("--separator", default="", choices=(",", ";", "tab", "|"))
+    group.add_argument("--separator", default="", choices=tuple(SEPARATOR_NAMES))
     group.add_argument("--decimal", default="", choices=(".", ","), help="decimal mark")
     group.add_argument("--encoding", default="", choices=ENCODINGS)
     group.add_argument("--gap-text", action="append", default=[], help="a text of missing values; may be repeated")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, Dialect
+from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.run_settings import MAX_SEED
 from flwr_flynn.app.settings_parser import Settings, as_setting, entries, in_json, setting
 from flwr_flynn.errors import ConfigError
@@ -35,7 +35,7 @@ class NodeConfig(Settings):
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     separator: str = setting(
-        "", "separator of the fields of a CSV file; not given: detected", choices=(",", ";", "tab", "|")
+        "", "separator of the fields of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES)
     )
     decimal: str = setting("", "decimal mark of the numbers in a CSV file; not given: detected", choices=(".", ","))
     encoding: str = setting("", "encoding of a CSV file; not given: detected", choices=ENCODINGS)
@@ -144,7 +144,7 @@ class NodeConfig(Settings):
     def dialect(self) -> Dialect:
         """What the party says about its CSV file."""
         gap_texts = entries(f"{self.source} gap-texts", self.gap_texts, (str,))
-        separator = "\t" if self.separator == "tab" else self.separator
+        separator = SEPARATOR_NAMES.get(self.separator, "")
         return Dialect(separator, self.decimal, self.encoding, gap_texts, self.date_format)
 
     def policy(self) -> Policy:

@@ -142,7 +142,7 @@ def test_options_of_csv_files(verb: str, capsys: pytest.CaptureFixture[str], fol
         "age|ward|since|label\n1|Ä|04/05/2024|y\n?|none here|04/05/2024|n\n".encode("latin-1")
     )
     rest = ["schema.toml"] if verb == "check" else ["--min-examples", "1"]
-    given = ["--separator", "|", "--encoding", "latin-1", "--gap-text", "none here", "--date-format", "mm/dd/yyyy"]
+    given = ["--separator", "pipe", "--encoding", "latin-1", "--gap-text", "none here", "--date-format", "mm/dd/yyyy"]
     out, log = run(capsys, verb, "own.csv", *rest, *given, "--decimal", ".")
     assert "dates as mm/dd/yyyy" in out + log
     assert "LATIN-1, pipes" in out + log

@@ -45,7 +45,7 @@ def schema_files(draw: Any) -> SchemaFile:
     schema = Schema(
         drawn or [Column("a", "number")], draw(st.booleans()), draw(st.sampled_from(["", names[0]])), classes
     )
-    gaps = st.lists(st.text(st.characters(codec="utf-8")).filter(str.isprintable), max_size=3)
+    gaps = st.lists(st.text(st.characters(codec="utf-8"), max_size=9).filter(str.isprintable), max_size=3)
     own = draw(st.dictionaries(st.sampled_from(schema.names), gaps, max_size=2))
     return SchemaFile(schema, draw(gaps), own)
 

@@ -20,6 +20,9 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.tables.row_wise import GAP_TEXTS
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
+SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
+"""Separators by their names in settings."""
+
 ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/yyyy", "dd-mm-yyyy", "mm-dd-yyyy")
 """Forms of dates, each with or without a time behind it. In front is what a column means where several forms fit."""

@@ -106,7 +106,7 @@ def test_hard_dialects(text: str, separator: str, decimal: str, tmp_path: Path) 
 
 def test_settings_of_the_node_win(reader: str, tmp_path: Path) -> None:
     path = csv_file(tmp_path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
-    given = {"separator": "|", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
+    given = {"separator": "pipe", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
     node = NodeConfig.parse({"data-path": str(path), "test-fraction": 0.0, "date-format": "mm/dd/yyyy"} | given)
     table = own_share(node).X
     np.testing.assert_array_equal(table.columns[0], [1.5, 2])
