@@ -31,6 +31,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
+from flwr_flynn.tables.schema import Schema
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names in the table."""
@@ -63,6 +64,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "action": config.action,
         "federation": summary(after),
         "scaling": config.scaling if plan is not None and plan.needs_columns else given,
+        "schema": _schema(run),
         "columns": _columns(results.get("columns")),
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if strategy.selection is None else strategy.selection.to_dict(),
@@ -89,6 +91,16 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(run_plan, parties, after)
     return report
+
+
+def _schema(run: Run) -> dict[str, Any] | None:
+    """Columns of the schema, and those that are left out of a learned one; None without a schema."""
+    schema, learned = run.state.run_spec.feature_names, run.state.results.get("schema")
+    if not isinstance(schema, Schema):
+        return None
+    left_out, missing = ({}, {}) if learned is None else (learned.left_out, learned.missing)
+    is_learned = learned is not None
+    return {**schema.to_dict(), "is_learned": is_learned, "left_out": left_out, "missing": missing}
 
 
 def _columns(result: Columns | None) -> dict[str, Any] | None:

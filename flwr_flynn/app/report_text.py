@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr_flynn.app.metrics_json import EQUALITIES
 from flwr_flynn.privacy.accounting import shown_bound
+from flwr_flynn.tables.table import KINDS
 
 Report = dict[str, Any]
 Row = tuple[str, str]
@@ -16,6 +17,7 @@ _DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "evaluat
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
+    "schema": "kinds and levels of the columns",
     "columns": "histograms of the columns",
     "evaluation": "model and evaluation",
 }
@@ -64,8 +66,18 @@ def _sample_rows(report: Report) -> list[Row]:
     return rows
 
 
+def _schema_rows(schema: dict[str, Any]) -> list[Row]:
+    kinds = [column["kind"] for column in schema["columns"]]
+    parts = [f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds]
+    with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
+    source = "learned from the parties" if schema["is_learned"] else "from the server's file"
+    rows = [("columns", f"{', '.join(parts)}; {with_gaps} with gaps; {source}")]
+    return rows + _reasons("left out", schema["left_out"]) + _reasons("no kinds and levels", schema["missing"])
+
+
 def _hash_rows(report: Report) -> list[Row]:
-    rows, columns, selection = [], report["columns"], report["selection"]
+    columns, selection = report["columns"], report["selection"]
+    rows = [] if report["schema"] is None else _schema_rows(report["schema"])
     if columns is not None:
         made = f"from histograms of the columns of {columns['examples']} samples"
         rows += [("scaling", f"{report['scaling']}, {made}"), *_reasons("no histograms", columns["missing"])]

@@ -19,9 +19,11 @@ from flwr_flynn.federated.outcome import Refined, searched
 from flwr_flynn.federated.phases.columns import AlignedColumns, Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
+from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
+from flwr_flynn.tables.schema import Schema
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -105,6 +107,9 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
     following = "" if run.due is None else f"; next: {run.due.name}"
     yield INFO, f"{phase.name}: {_outcome(run, result)}{following}"
     found = run.state.results.get(phase.name)
+    if isinstance(found, LearnedSchema) and found.left_out:
+        named = listed([f"{name[:60]!r} ({reason})" for name, reason in found.left_out.items()])
+        yield WARNING, f"{phase.name}: columns are left out: {named}"
     if isinstance(found, Columns):  # from which the hashes follow
         if found.fallback_reason:
             yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {found.fallback_reason}"
@@ -140,6 +145,10 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
         gone = f"; {len(run.left_out)} in groups that are left out" if run.options.grouping else ""
         return f"{answers}, {len(run.counted)} in all{enough}{gone}"
+    if isinstance(found, LearnedSchema):
+        spec = run.state.run_spec
+        n_columns = len(spec.feature_names.columns) if isinstance(spec.feature_names, Schema) else spec.spec.n_features
+        return f"{n_columns} columns, {spec.spec.n_features} numbers a row ({answers})"
     if isinstance(found, AlignedColumns):
         return f"{answers}; {found.n_aligned} align their columns"
     if isinstance(found, Selection):

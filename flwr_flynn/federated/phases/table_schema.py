@@ -7,13 +7,11 @@ names and the kinds of all its columns.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flwr_flynn._validation import listed
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
@@ -24,8 +22,6 @@ from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.summary import MOST_ROWS, TableSummary
-
-log = logging.getLogger("flwr")
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
@@ -108,9 +104,6 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     run = state.run_spec
     if batch.total.n_rows:
         schema, left_out = batch.total.schema()
-        if left_out:
-            named = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
-            log.warning("FlyNN: schema: columns are left out: %s", named)
         plan = context.options.plan
         assert plan is not None  # as the options require
         specs = placeholder_specs(replace(plan, n_features=schema.width))

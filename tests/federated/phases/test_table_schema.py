@@ -1,0 +1,217 @@
+"""Tables across parties: the schema learned from summaries, and runs by it in all modes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_array_equal
+
+from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.phases.table_schema import SchemaRequest
+from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy import LaplaceCounts
+from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.summary import TableSummary
+from tests.federated.runs import DRIVERS, replied, statistic_of
+from tests.federated.secure_runs import secretly
+from tests.raising import raises
+
+RNG = np.random.default_rng(3)
+N = 120
+NAMES = ["no", "perhaps", "yes"]
+CODES = RNG.integers(0, 3, N)
+LABELS = np.array(NAMES)[CODES]
+FRAME = pd.DataFrame(
+    {
+        "number": np.where(RNG.random(N) < 0.2, np.nan, CODES + RNG.normal(size=N)),
+        "text": pd.Series(np.where(RNG.random(N) < 0.6, np.array(["a", "b", "c"])[CODES], "d"), dtype=object),
+        "date": pd.Timestamp("2020-01-01") + pd.to_timedelta(RNG.integers(0, 900, N), unit="D"),
+    }
+)
+FRAME.loc[::9, "text"] = None
+PLAN = HashPlan(1, 3, N, "auto", hash_dim=256, hash_nnz=8)
+LEARNED: dict[str, Any] = {"spec": PLAN, "classes": NAMES, "learn_schema": True, "min_parties": 1}
+
+
+def split(how: str) -> list[dict[str, Any]]:
+    """Five ways to distribute the rows; columns are in another order at every second party, and one has one more."""
+    owners = {
+        "iid": RNG.integers(0, 4, N),
+        "by class": CODES,
+        "an empty party": RNG.integers(0, 2, N) * 2,
+        "a level at one party": np.where(FRAME["text"] == "d", 3, np.arange(N) % 3),
+        "one party": np.zeros(N, int),
+    }[how]
+    parts = []
+    for party in range(max(owners) + 1):
+        is_own = owners == party
+        frame = FRAME[is_own] if party % 2 else FRAME.loc[is_own, FRAME.columns[::-1]]
+        if party == 0 and is_own.sum() < 0.4 * N:
+            frame = frame.assign(other="more")
+        parts.append({"X": frame, "y": LABELS[is_own], "X_test": frame[:5], "y_test": LABELS[is_own][:5]})
+    return parts
+
+
+POOLED = {
+    effort: FlyNNClassifier(effort=effort, hash_dim=256, hash_nnz=8).fit(FRAME, LABELS)
+    for effort in ("default", "thorough")
+}
+SCHEMA = POOLED["default"].model_.schema
+SPLITS = ["iid", "by class", "an empty party", "a level at one party", "one party"]
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_any_split_gives_the_pooled_model(driver: str, how: str) -> None:
+    run = DRIVERS[driver](LEARNED, split(how), min_examples=1)
+    model = run.model.model_
+    assert model.schema == SCHEMA
+    assert model.sha256() == POOLED["default"].model_.sha256()
+
+
+def test_the_gram_matrix_too() -> None:
+    options = LEARNED | {"spec": HashPlan(1, 3, N, "auto", hash_dim=256, hash_nnz=8, effort="thorough")}
+    run = DRIVERS["in process"](options, split("iid"), min_examples=1, gram=True)
+    assert run.model.model_.gram is not None
+    assert run.model.model_.sha256() == POOLED["thorough"].model_.sha256()
+
+
+def test_a_secure_run_with_a_schema_gives_the_same_model() -> None:
+    assert SCHEMA is not None
+    options = {"spec": HashPlan(SCHEMA.width, 3, N, "auto", hash_dim=256, hash_nnz=8), "classes": NAMES}
+    run = secretly(options | {"feature_names": SCHEMA}, split("iid"), bound=128)
+    assert run.model.model_.sha256() == POOLED["default"].model_.sha256()
+
+
+def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
+    first = DRIVERS["in process"](LEARNED, split("iid")[:2], min_examples=1)
+    first.federation("first").save(tmp_path / "federation.npz")
+    saved = Federation.load(tmp_path / "federation.npz")
+    assert saved.run_spec.feature_names == first.model.model_.schema
+    run = saved.run_spec
+    joining: dict[str, Any] = {"spec": run.specs, "classes": run.classes, "feature_names": run.feature_names}
+    joining |= {"federation": saved, "purpose": "join", "min_parties": 1}
+    (part,) = split("a level at one party")[3:]
+    again = federate(RunOptions(**joining), [party_of(**part, name="new")])
+    assert again.counts.n_examples == first.counts.n_examples + int((FRAME["text"] == "d").sum())
+    assert again.model.model_.schema == first.model.model_.schema
+
+
+# ---- at a party
+
+
+def party(X: Any = FRAME, **options: Any) -> Party:
+    return Party(Samples(X, LABELS[: len(X)]), PartyOptions(**options))
+
+
+def test_few_rows_are_not_told() -> None:
+    summary = statistic_of(SchemaRequest(), party(min_examples=40))
+    assert summary == TableSummary.of(FRAME, 40)
+    assert summary.columns["text"].gaps == 0
+    assert all(n >= 40 for n in summary.columns["text"].levels.values())
+
+
+def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
+    parts = split("by class")
+    parts[0]["X"] = parts[0]["X"].assign(number="high")
+    run = DRIVERS["in process"](LEARNED | {"min_parties": 2}, parts, min_examples=1)
+    assert run.model.model_.schema == SCHEMA
+    (reason,) = run.rosters["columns"].missing.values()
+    assert "column 'number'" in reason
+    assert "kind category" in reason
+    assert "high" not in reason
+
+
+def test_a_run_without_a_schema_names_the_columns_that_need_one() -> None:
+    request = {PHASE: "columns", **_columns_of(["number"])}
+    answer = party(FRAME[["number"]].to_numpy()).answer(request)
+    assert "no gaps in a run without a schema" in answer.metrics[REFUSED]
+
+
+def _columns_of(names: list[str]) -> dict[str, Any]:
+    return ColumnsRequest(len(names), NAMES, names).to_config()
+
+
+@pytest.mark.parametrize("kind", ["secure", "budget"])
+def test_parties_that_show_nothing_in_clear_give_no_summary(kind: str, tmp_path: Any) -> None:
+    if kind == "budget":
+        closed = party(budget=Budget(tmp_path / "state", Policy(1.0, 0.0, ["laplace"])))
+    else:
+        closed = party(secure=True)
+    assert closed.answer({PHASE: "schema"}).metrics.keys() == {REFUSED}
+
+
+def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> None:
+    """Rows with a value that is none, or an unknown label, are left out; gaps and unknown levels are not."""
+    schema = Schema([Column("a", "number", low=0, high=9), Column("b", "category", ["x", "y"])])
+    frame = pd.DataFrame({"b": ["x", "z", None, "x"], "a": ["1", "2.5", "NA", "word"]}, dtype=object)
+    spec = HashPlan(schema.width, 2, 4, ranges=schema.ranges, hash_dim=64, hash_nnz=4).specs()[0]
+    mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=2)  # with next to no noise
+    run = RunSpec(spec, ["no", "yes"], mechanism, feature_names=schema)
+    budget = Budget(tmp_path / "state", Policy(100.0, 0.0, ["laplace"]))
+    one = Party(Samples(frame, ["no", "yes", "yes", "no"]), PartyOptions(budget=budget))
+    X, fits = encode_rows(schema, frame)
+    assert fits.tolist() == [True, True, True, False]
+    exact = ClassCounts.from_data(FlyHash(spec), X[fits], np.array([0, 1, 1]), 2)
+    assert_array_equal(statistic_of(CountsRequest(run), one).parts[0].array, exact.array)
+
+
+# ---- at the server
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        json.dumps({"columns": [], "n_rows": 1, "is_named": True}).encode(),
+        json.dumps({"columns": [["a", 121, {"number": 121}, 0, {}]], "n_rows": 121, "is_named": True}).encode(),
+        json.dumps({"columns": [["a", 120, {"number": 120}, 0, {"x" * 300: 1}]], "n_rows": 120}).encode(),
+    ],
+)
+def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
+    request = SchemaRequest()
+    arrays = [request.layout[0].packed(np.frombuffer(values, np.uint8).astype(np.int64))]
+    reply = replied(request, party())
+    with pytest.raises(PayloadError):
+        request.read(arrays, reply, None)
+
+
+def test_a_schema_that_a_server_announces_is_checked() -> None:
+    assert SCHEMA is not None
+    run = RunSpec(HashSpec(SCHEMA.width, 64, 2, 4, 0), NAMES, feature_names=SCHEMA)
+    assert RunSpec.from_config(Config(run.to_config())) == run
+    entries = run.to_config() | {"flynn-feature-names": json.dumps({"columns": [{"name": "a", "kind": "number"}]})}
+    assert "feature" in party().answer({PHASE: "counts", **entries}).metrics[REFUSED]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": HashSpec(4, 64, 2, 4, 0)},
+        {"feature_names": ["a"]},
+        {"secure_bound": 64, "min_parties": 3},
+        {"learn_schema": 1},
+    ],
+)
+def test_a_schema_is_learned_in_clear_for_a_plan_alone(change: dict[str, Any]) -> None:
+    with raises(ConfigError, field="learn_schema"):
+        RunOptions(**LEARNED | change)

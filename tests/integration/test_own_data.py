@@ -1,0 +1,51 @@
+"""docs/tutorial/own_data.md from top to bottom: three messy files, a schema that nobody wrote, and predictions."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flwr_flynn import FlyNNClassifier
+from tests.docs.pages import all_blocks, blocks
+
+from .conftest import ROOT, Deployment, free_ports
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PAGE = "docs/tutorial/own_data.md"
+
+
+def test_three_hospitals_as_they_are(deployment: Callable[..., Deployment]) -> None:
+    flower = deployment({})
+    flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
+    processes, (train,), use = (block.splitlines() for block in blocks(PAGE, "bash"))
+    ports = dict(zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True))
+
+    def real(line: str) -> list[str]:
+        for port, there in ports.items():
+            line = line.replace(port, str(there))
+        return shlex.split(line)
+
+    for name, line in zip(("hospital1", "hospital2", "hospital3"), processes[1:], strict=True):
+        flower.start(name, *real(line))
+    command = [str(ROOT) if word == "." else word for word in real(train)]
+    done = flower.finished(flower.call(*command))
+    assert done.status == "finished:completed", done.output[-6000:]
+    assert done.row("parties counted") == "3 of 3"
+    assert done.row("columns") == "2 number, 1 category, 1 date; 1 with gaps; learned from the parties"
+    assert float(done.row("accuracy")) > 0.75
+    said = [block.text.strip() for block in all_blocks(PAGE) if block.language == "text"]
+    assert said[0] in done.output
+    second = (flower.folder / "hospital2.log").read_text()
+    assert "separator ';'" in second or "semicolon" in second
+    assert Path(flower.cwd, "model1.npz").exists()
+    shown = flower.shell("\n".join(use))
+    assert shown.endswith(f"{said[1]}\n")
+    model = FlyNNClassifier.load(flower.cwd / "model1.npz").model_
+    assert model.schema is not None
+    assert model.schema.names == ("admitted", "age", "crp", "ward")
+    assert "hospice" in model.schema.columns[-1].levels
