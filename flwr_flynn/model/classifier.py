@@ -225,8 +225,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if self.gram and self.refine_rounds:
             raise ConfigError("gram", "0 with refine_rounds", self.gram)
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
-        X = fresh._learned(X)
-        X, y = fresh._validated(X, y, reset=True)
+        X, y = fresh._validated(fresh._learned(X), y, reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         rows = fresh._gram_rows(X, len(classes))
@@ -288,7 +287,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if self.model_.aligned != other.model_.aligned:
             raise DataError("merge", "both models of aligned samples, or none", "one")
         if self.model_.schema != other.model_.schema:
-            raise DataError("merge", "equal schemas of the columns", "schemas that differ")
+            raise DataError("merge", "equal schemas", "schemas that differ")
         for name in ("classes_", "feature_names_in_"):
             ours, others = getattr(self, name, None), getattr(other, name, None)
             if ours is not None and others is not None and not np.array_equal(ours, others):

@@ -143,7 +143,8 @@ class ColumnHistograms:
         columns, keys, counts = self._over_classes()
         # Of all columns one after the other the numbers are numbered.
         first = np.concatenate([[0], np.cumsum(self.n_numbers)])
-        places = np.concatenate([first[j] + np.array(_ranks(n), np.int64) for j, n in enumerate(self.n_numbers) if n])
+        ranks = [first[j] + np.array(_ranks(n), np.int64) for j, n in enumerate(self.n_numbers) if n]
+        places = np.concatenate([np.zeros(0, np.int64), *ranks])
         found = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
         bins = np.unique(np.searchsorted(cuts, (columns[found] << KEY_BITS) + keys[found], side="right") - 1)
         low, end = cuts[bins], np.append(cuts[1:], d << KEY_BITS)[bins]

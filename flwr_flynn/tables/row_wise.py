@@ -43,7 +43,10 @@ def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
         known = X.names if isinstance(X, Table) else [str(name) for name in X.columns]
         if missing := sum(name not in known for name in schema.names):
             raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
-        return [(X.column(name) if isinstance(X, Table) else X[name].to_numpy()).tolist() for name in schema.names]
+        columns = (
+            X.only(schema.names).columns if isinstance(X, Table) else [X[name].to_numpy() for name in schema.names]
+        )
+        return [column.tolist() for column in columns]
     array = np.asarray(X)
     if array.ndim != 2 or array.shape[1] != len(schema.columns):
         raise DataError("X", f"{len(schema.columns)} columns", f"shape {array.shape}")

@@ -29,6 +29,7 @@ REPORT: dict[str, Any] = {
     "evaluation_missing": {},
     "unkept": {},
     "evaluation_errors": [],
+    "schema": None,
     "columns": None,
     "selection": None,
     "refinement": None,

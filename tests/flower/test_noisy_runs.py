@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_told_to_the_partys_own_log(tmp_path: Path, caplog:
 def test_a_failed_count_costs_nothing_and_does_not_say_why(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **_more: Any) -> Any:
         raise error
 
     client = party(tmp_path)

@@ -109,7 +109,8 @@ def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
     joining: dict[str, Any] = {"spec": run.specs, "classes": run.classes, "feature_names": run.feature_names}
     joining |= {"federation": saved, "purpose": "join", "min_parties": 1}
     (part,) = split("a level at one party")[3:]
-    again = federate(RunOptions(**joining), [party_of(**part, name="new")])
+    members = [party_of(each["X"], each["y"]) for each in split("iid")[:2]]  # which are known, and not asked
+    again = federate(RunOptions(**joining), [*members, party_of(**part, name="new")])
     assert again.counts.n_examples == first.counts.n_examples + int((FRAME["text"] == "d").sum())
     assert again.model.model_.schema == first.model.model_.schema
 
