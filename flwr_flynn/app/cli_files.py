@@ -18,7 +18,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.tables.schema import Column, Schema
-from flwr_flynn.tables.schema_file import SchemaFile, read_schema
+from flwr_flynn.tables.schema_file import read_schema, to_toml
 from flwr_flynn.tables.summary import TableSummary
 
 _MOST_CLASSES = 1024
@@ -40,7 +40,8 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
         notes["", ""] = "\n".join(["Left out:", *named])
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     print("# Comments say what an entry discloses of this file. Delete what should not be told.")
-    print(SchemaFile(schema, dialect.gap_texts).to_toml(notes), end="")
+    columns = [replace(column, gap_texts=dialect.gap_texts) for column in schema.columns]
+    print(to_toml(replace(schema, columns=columns), notes), end="")
     return 0
 
 
@@ -82,8 +83,7 @@ def _notes(schema: Schema, summary: TableSummary, n_classes: int, min_examples: 
 
 def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     """Print what a schema refuses of a file, by column and count; 1 if that is something."""
-    found = read_schema(schema_path)
-    schema, dialect = found.schema, replace(dialect, gap_texts=(*found.gap_texts, *dialect.gap_texts))
+    schema = read_schema(schema_path)
     there = columns_of(existing(path), dialect)
     label = label or schema.label
     missing = [name for name in schema.names if name not in there] if schema.is_named and there is not None else []
@@ -91,7 +91,7 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    file = opened(path, label or None, "", rest.names if schema.is_named else (), dialect, rest, found.column_gap_texts)
+    file = opened(path, label or None, "", rest.names if schema.is_named else (), dialect, rest)
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     rows = _checked_rows(file, rest)

@@ -208,7 +208,7 @@ def own_schema(config: RunConfig) -> Schema | None:
     if config.schema in ("", "learn"):
         return None
     try:
-        return schema_file.read_schema(Path(config.schema).expanduser()).schema
+        return schema_file.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
         text = datasets.full_text(error) if isinstance(error, FlyNNError) else f"{type(error).__name__}"
         raise ConfigError("run-config schema", text=f"run-config schema: {text}") from None

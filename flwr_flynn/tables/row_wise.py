@@ -59,7 +59,7 @@ def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], np
     out, good = np.full(len(values), empty, dtype), np.ones(len(values), np.bool_)
     for index, value in enumerate(values):
         text = value.strip() if isinstance(value, str) else value
-        if is_gap(text) or (isinstance(text, str) and text.lower() in GAP_TEXTS):
+        if is_gap(text) or (isinstance(text, str) and (text.lower() in GAP_TEXTS or text in column.gap_texts)):
             continue
         try:
             out[index] = parse(text)

@@ -54,6 +54,8 @@ class Column:
         Of a number: public range. Values beyond are refused.
     unit : str
         For readers.
+    gap_texts : sequence of str
+        Texts of missing values in files, beside the usual ones.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Column:
     low: float | None = None
     high: float | None = None
     unit: str = ""
+    gap_texts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not is_nameable(self.name):
@@ -81,6 +84,7 @@ class Column:
         if len(set(levels)) < len(levels):
             raise SchemaError(f"column {self.name!r} levels", "different texts", "equal ones")
         object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "gap_texts", _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts))
         for end in ("low", "high"):
             if getattr(self, end) is not None:
                 if self.kind != "number":
@@ -111,8 +115,8 @@ class Column:
     def to_dict(self) -> dict[str, Any]:
         """Fields that differ from their defaults, as plain Python values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["levels"] = list(self.levels)
-        usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": ""}
+        values |= {"levels": list(self.levels), "gap_texts": list(self.gap_texts)}
+        usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": "", "gap_texts": []}
         return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
 
     def write(self, values: Array, out: Array) -> None:
@@ -296,6 +300,8 @@ class Schema:
 
 def _as_kind(column: Column, values: Array, kind: str) -> Array:
     """The values in the dtype of a column's kind; refused if they are of another."""
+    if kind == column.kind == "category" and column.gap_texts:
+        return np.array([None if value in column.gap_texts else value for value in values.tolist()], object)
     if kind == column.kind:
         return values
     if is_empty(values):
@@ -332,6 +338,14 @@ class _codebook(dict[Any, int]):
 
     def __call__(self, value: Any) -> int:
         return self.get(value, -1)
+
+
+def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) > MOST_LEVELS:
+        raise SchemaError(what, f"a list of at most {MOST_LEVELS} texts", type(texts).__name__)
+    if bad := sum(not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST) for text in texts):
+        raise SchemaError(what, f"printable texts of at most {LONGEST} characters", f"{bad} others")
+    return tuple(texts)
 
 
 def _range_of(column: Column) -> str:

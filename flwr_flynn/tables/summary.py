@@ -82,8 +82,8 @@ class TableSummary:
     --------
     >>> here = TableSummary.of(Table(["sex"], [np.array(["f", "f", "m", None], object)]))
     >>> there = TableSummary.of(Table(["sex"], [np.array(["m"], object)]))
-    >>> (here + there).schema()[0].columns
-    (Column(name='sex', kind='category', levels=('f', 'm'), gaps=True, low=None, high=None, unit=''),)
+    >>> (here + there).schema()[0].inputs
+    ('sex=f', 'sex=m', 'sex missing')
     """
 
     columns: Mapping[str, ColumnSummary]

@@ -20,7 +20,7 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.app.data import csv_texts
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.tables.schema import Column, Schema
-from flwr_flynn.tables.schema_file import SchemaFile, read_schema
+from flwr_flynn.tables.schema_file import read_schema, to_toml
 from tests.docs.pages import ROOT, blocks, text_of
 
 ROWS = [
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Column("since", "date"),
     ]
     schema = Schema(columns, label="label", classes=["n", "y"])
-    (tmp_path / "schema.toml").write_text(SchemaFile(schema).to_toml())
+    (tmp_path / "schema.toml").write_text(to_toml(schema))
     return tmp_path
 
 
@@ -74,7 +74,7 @@ def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys: pytest.Cap
     for words in ("Discloses which classes", "these 3 levels", "missing values here", "low and high: not drafted"):
         assert words in draft
     (folder / "draft.toml").write_text(draft)
-    schema = read_schema("draft.toml").schema
+    schema = read_schema("draft.toml")
     assert [(column.name, column.kind, column.gaps) for column in schema.columns] == [
         ("age", "number", True),
         ("since", "date", False),
@@ -94,8 +94,8 @@ def test_rare_levels_and_unusable_columns_are_left_out_of_a_draft(
     draft, _ = run(capsys, "schema", "own.csv", "--label", "outcome")
     assert "# 'name': no text occurs twice" in draft
     (folder / "draft.toml").write_text(draft)
-    assert read_schema("draft.toml").schema.columns[0].levels == ("often",)
-    assert read_schema("draft.toml").schema.classes == (0, 1)
+    assert read_schema("draft.toml").columns[0].levels == ("often",)
+    assert read_schema("draft.toml").classes == (0, 1)
     draft, _ = run(capsys, "schema", "own.csv", "--label", "outcome", "--min-examples", "1")
     assert '"rare"' in draft
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.schema import Column, Schema, is_nameable
-from flwr_flynn.tables.schema_file import LARGEST, SchemaFile, parsed, read_schema
+from flwr_flynn.tables.schema_file import LARGEST, parsed, read_schema, to_toml
 from tests.raising import raises
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
@@ -27,14 +27,14 @@ def columns(draw: Any, name: str) -> Column:
     low, high = sorted((draw(NUMBERS), draw(NUMBERS)), key=lambda end: (end is None, end or 0.0))
     if kind != "number":
         low = high = None
-    return Column(
-        name, kind, levels, draw(st.booleans()), low, high, draw(st.text(st.characters(codec="utf-8"), max_size=9))
-    )
+    texts = st.text(st.characters(codec="utf-8"), max_size=9)
+    gaps = draw(st.lists(texts.filter(str.isprintable), max_size=3))
+    return Column(name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps)
 
 
 @st.composite
-def schema_files(draw: Any) -> SchemaFile:
-    """A schema file with all that one may hold."""
+def schemas(draw: Any) -> Schema:
+    """A schema with all that one may hold."""
     names = draw(st.lists(NAMES, unique=True, min_size=2, max_size=5))
     drawn = [draw(columns(name)) for name in names[1:]]
     drawn.append(Column(names[0] + "'s", "number")) if names[0] + "'s" not in names else None
@@ -42,24 +42,19 @@ def schema_files(draw: Any) -> SchemaFile:
         st.lists(st.text(st.characters(codec="utf-8"), max_size=9), unique=True, max_size=4)
         | st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=4)
     )
-    schema = Schema(
-        drawn or [Column("a", "number")], draw(st.booleans()), draw(st.sampled_from(["", names[0]])), classes
-    )
-    gaps = st.lists(st.text(st.characters(codec="utf-8"), max_size=9).filter(str.isprintable), max_size=3)
-    own = draw(st.dictionaries(st.sampled_from(schema.names), gaps, max_size=2))
-    return SchemaFile(schema, draw(gaps), own)
+    return Schema(drawn or [Column("a", "number")], draw(st.booleans()), draw(st.sampled_from(["", names[0]])), classes)
 
 
-@given(schema_files())
-def test_a_file_that_was_written_is_read_as_the_same_schema(file: SchemaFile) -> None:
-    assert parsed(file.to_toml()) == file
-    comments = {("", "classes"): "two\nlines", (file.schema.names[0], "kind"): 'a "quoted" # note'}
-    assert parsed(file.to_toml(comments)) == file
+@given(schemas())
+def test_a_file_that_was_written_is_read_as_the_same_schema(schema: Schema) -> None:
+    assert parsed(to_toml(schema)) == schema
+    comments = {("", "classes"): "two\nlines", (schema.names[0], "kind"): 'a "quoted" # note'}
+    assert parsed(to_toml(schema, comments)) == schema
 
 
-@given(schema_files())
-def test_what_json_cannot_say_in_toml_is_escaped(file: SchemaFile) -> None:
-    assert tomllib.loads(file.to_toml())["column"][0]["name"] == file.schema.names[0]
+@given(schemas())
+def test_what_json_cannot_say_in_toml_is_escaped(schema: Schema) -> None:
+    assert tomllib.loads(to_toml(schema))["column"][0]["name"] == schema.names[0]
 
 
 HOSTILE: dict[str, bytes] = {
@@ -106,9 +101,6 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
     text = 'gap-texts = ["unknown"]\n\n[[column]]\nname = "age"\nkind = "number"\ngap-texts = ["-999"]\n'
     (tmp_path / "our.toml").write_text("\ufeff" + text, encoding="utf-8")
     found = read_schema(tmp_path / "our.toml")
-    assert (found.gap_texts, found.column_gap_texts) == (("unknown",), {"age": ("-999",)})
-    assert found.schema == Schema([Column("age", "number")])
-    with raises(SchemaError, field="gap-texts", got="1 other columns"):
-        SchemaFile(found.schema, (), {"weight": ["x"]})
+    assert found == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
     with pytest.raises(FileNotFoundError):
         read_schema(tmp_path / "gone.toml")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,6 @@ def opened(
     features: Sequence[str] = (),
     dialect: Dialect | None = None,
     schema: Schema | None = None,
-    column_gaps: Mapping[str, Sequence[str]] | None = None,
 ) -> TableFile:
     """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`).
 
@@ -102,14 +101,13 @@ def opened(
     schema : Schema, optional
         The columns that are wanted, instead of `features`. A CSV file is then read in the kinds of the schema: levels
         such as 01 stay texts.
-    column_gaps : mapping of str to sequence of str, optional
-        Further texts of missing values of some columns.
     """
     if label == "":
         label = "y" if ending(path) == ".npz" else "label"
     if schema is not None and schema.is_named and not features:
         features = schema.names
-    features, gaps = tuple(features), column_gaps or {}
+    features = tuple(features)
+    gaps = {} if schema is None else {column.name: column.gap_texts for column in schema.columns}
     if ending(path) == ".npz":
         arrays = read_npz(path, label, group, features, reads_names=True)
         return ArrayFile(path.name, arrays.X, arrays.y, arrays.names, arrays.groups, arrays.left_out, bool(features))
