@@ -125,7 +125,7 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
         if isinstance(default, bool):
             return _validation.boolean(field, value)
         if isinstance(default, str):
-            return _text(field, value, facts.choices)
+            return _text(field, value, None if value == default else facts.choices)  # "" may stand for none
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
             whole = int(value) if isinstance(value, float) and value.is_integer() else value

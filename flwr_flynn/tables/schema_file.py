@@ -1,7 +1,7 @@
 """Schema file: a schema in TOML, that one site drafts from its own file and all sites read.
 
 At the top are `label`, `classes` and the `gap-texts` of all columns, then a table ``[[column]]`` for each column with
-`name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. A file comes from
+`name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. It comes from
 anybody: it is read whole or refused.
 """
 
