@@ -13,7 +13,7 @@ import numpy as np
 from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.labels import coded_labels
 from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.summarised import summary_of
+from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import codebook
@@ -28,7 +28,7 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
     file = opened(existing(path), label, dialect=dialect)
     file.check()
-    summary = summary_of(file, min_examples)
+    summary = counted(file).told(min_examples)
     schema, left_out = summary.schema()
     classes = _classes_of(file)
     label = label or ("y" if path.suffix.lower() == ".npz" else "label")

@@ -35,6 +35,7 @@ from flwr_flynn.federated.samples import (
     check_samples,
     check_width,
     count,
+    elsewhere,
     encoded,
     fitting,
     labelled,
@@ -49,6 +50,7 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.summary import TableSummary
 from flwr_flynn.tables.table import Table, is_frame
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
@@ -59,6 +61,7 @@ NOISY_EXAMPLES = 1
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
 Progress = Callable[[int], object]
+CodesOf = Callable[[Any], npt.NDArray[np.int64]]
 
 
 def no_progress(_total: int) -> Progress:
@@ -143,8 +146,9 @@ class SampleAccess:
     ----------
     load : Samples or callable
         The samples, of any kind that `Table.of` takes; or a function of the names of the features, or of the schema, of
-        a run (() without either) -> Samples. With a schema their X may be numbers, of the schema's width, or raw
-        columns in a `Table` or a data frame. With a budget it is called only once the ledger has admitted a request.
+        a run (() without either) -> Samples. With a schema their X may be numbers, of the schema's width, or a raw
+        table; without one, of a file that is not held in memory, its summary. With a budget it is called only once the
+        ledger has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
         Called with the bound, and the mechanism if any, before anything leaves in a secure sum; raises where nothing
@@ -219,32 +223,31 @@ class SampleAccess:
             text = f"memory: {what} need about {got} MiB, this party allows {most}"
             raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
 
-    def labelled(
-        self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
-    ) -> tuple[Any, npt.NDArray[np.int64]]:
+    def labelled(self, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
         """Training samples, in a form that can be sliced, and the codes of their labels."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
         return self._labelled(self._held(), codes_of, n_features)
 
-    def _labelled(
-        self, samples: Samples, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
-    ) -> tuple[Any, npt.NDArray[np.int64]]:
+    def _labelled(self, samples: Samples, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
         return labelled(samples, codes_of, n_features, with_gaps=self._has_schema)
 
     @property
     def _has_schema(self) -> bool:
         return isinstance(self._names, Schema)
 
-    def table(self) -> Table:
-        """Raw columns of the training samples."""
+    def summary(self) -> TableSummary:
+        """Summary of the raw columns of the training samples, above the floor."""
         if self._admitted != EXACT or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        return Table.of(self._loaded().X)
+        X, least = self._loaded().X, self.options.min_examples
+        return X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
 
     def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
         """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
         X, codes = self.labelled(run.codes, run.spec.n_features)
+        for name in elsewhere(run.specs, self._names, X) if isinstance(self._names, Schema) else ():
+            log.warning("FlyNN: column %r: no value is near those of other parties; is the unit the same?", name)
         alignment = self.alignment(run.reference, X, codes)
         n_plain = len(run.specs) - run.n_aligned
         return [X] * n_plain + [X if alignment is None else alignment.applied(X)] * run.n_aligned, codes
@@ -271,8 +274,7 @@ class SampleAccess:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
         if self._given is not None:
-            n_columns = run.spec.n_features if not isinstance(self._names, Schema) else None
-            check_samples(self._given, n_columns)  # by their shape alone
+            check_samples(self._given, None if self._has_schema else run.spec.n_features)  # by their shape alone
         elif self._width is not None:
             check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)
@@ -293,8 +295,8 @@ class SampleAccess:
     def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
         """The party's counts without noise, of the samples that fit.
 
-        Any failure ends the request, charges nothing, and is reported in the same words whatever the cause. To the
-        server that is a machine that went offline; the guarantee is about answers.
+        Any failure ends the request, charges nothing, and is reported in the same words whatever the cause: to the
+        server that is a machine that went offline, and the guarantee is about answers.
         """
         try:
             samples = self._held()

@@ -21,6 +21,7 @@ import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Column, Schema
@@ -33,6 +34,7 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 Codes = npt.NDArray[np.int64]
 
+_MANY = 10  # values that are no matter of chance
 HELD = 2**22  # values or active bits held at a time
 _TRUTHS = {"False": 0.0, "True": 1.0}  # texts of booleans
 _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
@@ -177,6 +179,25 @@ def labelled(
     if not with_gaps and values.dtype.kind == "f" and np.isnan(np.sum(values)) and np.isnan(values).any():
         raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
+
+
+def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float64]) -> list[str]:
+    """Names of the columns whose values, numbers or dates, are all far from those of the others: another unit?
+
+    Between them and the edges beyond is a gap of three times the range of these edges, at least a quarter of all.
+    """
+    edges = next((np.array(spec.edges) for spec in specs if spec.edges is not None), None)
+    found, index = [], 0
+    for column in schema.columns:
+        values = X[~np.isnan(X[:, index]), index]
+        if edges is not None and column.kind != "category" and len(values) >= _MANY:
+            low, high, row = values.min(), values.max(), edges[index]
+            below, above = row[row < low], row[row > high]
+            is_far = len(below) >= len(row) // 4 and low - below[-1] > 3 * (below[-1] - below[0]) > 0
+            is_far |= len(above) >= len(row) // 4 and above[0] - high > 3 * (above[-1] - above[0]) > 0
+            found += [column.name] if is_far else []
+        index += len(column.inputs)
+    return found
 
 
 def check_samples(samples: Samples, n_features: int | None) -> None:

@@ -92,11 +92,24 @@ class TableSummary:
 
     @classmethod
     def of(cls, X: Any, min_examples: int = 1) -> TableSummary:
-        """The summary of a table, or of what `Table.of` takes."""
-        table = Table.of(X)
+        """The summary of a table, or of what `Table.of` takes, as it may be told."""
+        return cls.counted(Table.of(X)).told(min_examples)
+
+    @classmethod
+    def counted(cls, table: Table) -> TableSummary:
+        """The summary of a table with all its levels, as it is counted at home."""
         pairs = zip(table.names, table.columns, table.kinds, strict=True)
-        columns = {name: _summary_of(values, kind, min_examples) for name, values, kind in pairs}
+        columns = {name: _counted(values, kind) for name, values, kind in pairs}
         return cls(columns, len(table), table.is_named)
+
+    def told(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:
+        """The summary without gaps and levels of fewer rows, and with the most frequent levels alone."""
+        columns = {}
+        for name, each in self.columns.items():
+            levels = {level: n for level, n in each.levels.items() if n >= min_examples}
+            gaps = each.gaps if each.gaps >= min_examples else 0
+            columns[name] = replace(each, gaps=gaps, levels=_most_frequent(levels, most))
+        return replace(self, columns=columns)
 
     @classmethod
     def empty(cls) -> TableSummary:
@@ -133,14 +146,6 @@ class TableSummary:
         if not kept:
             raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot")
         return Schema(kept, self.is_named), left_out
-
-    def shortened(self) -> TableSummary:
-        """The summary with the most frequent `LEARNED_LEVELS` of each column alone."""
-        columns = {
-            name: replace(each, levels=_most_frequent(each.levels, LEARNED_LEVELS))
-            for name, each in self.columns.items()
-        }
-        return replace(self, columns=columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
@@ -180,17 +185,15 @@ def learned(X: Any) -> tuple[Any, Schema | None]:
     return (X, None) if schema.is_plain and not left_out else (table, schema)
 
 
-def _summary_of(values: Any, kind: str, min_examples: int) -> ColumnSummary:
+def _counted(values: Any, kind: str) -> ColumnSummary:
     n = len(values)
     if is_empty(values):
-        return ColumnSummary(n, {}, n if n >= min_examples else 0)
+        return ColumnSummary(n, {}, n)
     if kind != "category":
-        n_gaps = int((np.isnat if kind == "date" else np.isnan)(values).sum())
-        return ColumnSummary(n, {kind: n}, n_gaps if n_gaps >= min_examples else 0)
+        return ColumnSummary(n, {kind: n}, int((np.isnat if kind == "date" else np.isnan)(values).sum()))
     found = Counter(values.tolist())
     n_gaps = found.pop(None, 0)
-    named = {text: k for text, k in found.items() if k >= min_examples and is_nameable(text)}
-    return ColumnSummary(n, {kind: n}, n_gaps if n_gaps >= min_examples else 0, _most_frequent(named, MOST_LEVELS))
+    return ColumnSummary(n, {kind: n}, n_gaps, {text: k for text, k in found.items() if is_nameable(text)})
 
 
 def _most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:

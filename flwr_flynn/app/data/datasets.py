@@ -21,8 +21,9 @@ from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
 from flwr_flynn.app.data.readers import ENDINGS, ending, objects, read_rows, read_width
+from flwr_flynn.app.data.share import LARGE, encoded
 from flwr_flynn.app.data.share import Share as Share
-from flwr_flynn.app.data.share import encoded
+from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
@@ -196,10 +197,16 @@ def pooled_training(
 def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Share:
     """The samples of an open party: a faulty row refuses the file, and its index decides if a row is held out.
 
-    X is an array where all features are numbers without gaps, and else a Table. With a schema these are its columns,
-    and a CSV file is read in the kinds of the schema.
+    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
+    summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
+    the schema.
     """
-    data = checked(opened_own(node, features, schema))
+    file = opened_own(node, features, schema)
+    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
+        file.check()
+        summary: Any = counted(file, node.test_fraction, node.split_seed)
+        return Share(summary, np.zeros(0), left_out=file.left_out)
+    data = checked(file)
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
 
 

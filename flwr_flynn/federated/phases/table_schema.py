@@ -21,6 +21,7 @@ from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, r
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.tables.schema import LEARNED_LEVELS
 from flwr_flynn.tables.summary import MOST_ROWS, TableSummary
 
 MOST_BYTES = 2**22
@@ -42,7 +43,7 @@ class SchemaRequest(Request[TableSummary]):
         return cls()
 
     def measured(self, party: SampleAccess) -> tuple[TableSummary, int]:
-        summary = TableSummary.of(party.table(), party.options.min_examples)
+        summary = party.summary()
         return summary, summary.n_rows
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -51,7 +52,7 @@ class SchemaRequest(Request[TableSummary]):
     def parts(self, statistic: TableSummary) -> list[Array]:
         text = json.dumps(statistic.to_dict()).encode()
         if len(text) > MOST_BYTES:  # of many columns with many levels the most frequent ones
-            text = json.dumps(statistic.shortened().to_dict()).encode()
+            text = json.dumps(statistic.told(1, LEARNED_LEVELS).to_dict()).encode()
         if len(text) > MOST_BYTES:
             raise PayloadError("summary", f"at most {MOST_BYTES} bytes of names and levels", len(text))
         return [np.frombuffer(text, np.uint8).astype(np.int64)]

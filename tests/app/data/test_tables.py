@@ -17,7 +17,7 @@ from flwr_flynn.app.data import csv_texts, share
 from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share, private_share
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
-from flwr_flynn.app.data.summarised import summary_of
+from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.values import Texts, date_of, number_of
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
@@ -336,7 +336,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_summary_of_a_file_is_that_of_its_table(reader: str, tmp_path: Path) -> None:
     path = csv_file(tmp_path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 3)
     for least in (1, 4):
-        assert summary_of(opened(path), least) == TableSummary.of(table_of(path), least)
+        assert counted(opened(path)).told(least) == TableSummary.of(table_of(path), least)
 
 
 # -------- Parquet and NPZ
@@ -453,7 +453,7 @@ def test_a_million_levels_take_bounded_memory(tmp_path: Path) -> None:
     assert found.reports[0].kind == "category"
     assert peak < 2**27
     with raises(SchemaError, field="columns"):
-        summary_of(found).schema()
+        counted(found).schema()
 
 
 @given(st.binary(max_size=300))

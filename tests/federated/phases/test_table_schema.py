@@ -216,3 +216,12 @@ def test_a_schema_that_a_server_announces_is_checked() -> None:
 def test_a_schema_is_learned_in_clear_for_a_plan_alone(change: dict[str, Any]) -> None:
     with raises(ConfigError, field="learn_schema"):
         RunOptions(**LEARNED | change)
+
+
+def test_a_party_whose_values_lie_elsewhere_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Years where others have days: the party's own log asks, and the server learns nothing of it."""
+    parts = [{"X": FRAME[i::12], "y": LABELS[i::12]} for i in range(12)]
+    parts[0]["X"] = parts[0]["X"].assign(number=parts[0]["X"]["number"].fillna(0.0) + 1e4)
+    DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts, min_examples=1)
+    warned = {record.args for record in caplog.records if "is the unit the same" in record.msg}
+    assert warned == {("number",)}
