@@ -1,0 +1,6 @@
+"""Tables with categories, gaps and dates, and the schema by which all parties make numbers of them."""
+
+from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.schema_file import read_schema
+
+__all__ = ["Column", "Schema", "read_schema"]
