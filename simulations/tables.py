@@ -90,7 +90,7 @@ def encoded(frame: pd.DataFrame) -> Any:
             return OneHotEncoder(handle_unknown="ignore", sparse_output=False)
         return SimpleImputer(keep_empty_features=True)
 
-    columns = ColumnTransformer([(str(name), step(name), [name]) for name in sorted(frame, key=str)])
+    columns = ColumnTransformer([(f"column {name}", step(name), [name]) for name in sorted(frame, key=str)])
     return make_pipeline(columns, FlyNNClassifier(n_jobs=1))
 
 
