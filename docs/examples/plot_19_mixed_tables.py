@@ -59,7 +59,7 @@ print(model.predict(pd.DataFrame({name: [None] for name in visits} | {"crp": [80
 # Now cells are emptied, in training and test visits alike, and not at random: the higher a value,
 # the more often it is missing, as a device that overflows would do. FlyNN and gradient boosting see
 # the gaps. The third line is FlyNN with the mean of a column in the place of its missing numbers:
-# it is no better for it, and parties would have to agree on the means first.
+# no more accurate, and parties would have to agree on the means first.
 
 
 def emptied(table, share):
