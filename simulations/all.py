@@ -29,6 +29,7 @@ PAGES = {
     "scale": "",
     "privacy": "--data",
     "trees": "--data",
+    "tables": "",
     "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
     "refinement": "--data --sets letters,digits,fashion_mnist,mnist --rounds 20",
     "noniid": "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist",

@@ -253,7 +253,8 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
     learns = config.schema == "learn" or (schema is None and needs_table(dataset.X))
     if learns and not _learns(config):
-        raise config.refused("schema", "a file, where columns are not learned of in clear", "a table to learn of")
+        expected = "a schema.toml for categories, dates and gaps, where nothing is learned of the columns in clear"
+        raise config.refused("schema", expected, config.schema or "none")
     n_features = schema.width if schema else _UNKNOWN if learns else dataset.X.shape[1]
     plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
     return plan, dataset.classes, None if learns else schema or dataset.feature_names, learns
