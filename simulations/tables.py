@@ -105,7 +105,7 @@ def _boosting(frame: pd.DataFrame) -> Any:
 
 def _forest(frame: pd.DataFrame) -> Any:
     from sklearn.ensemble import RandomForestClassifier
-    from skrub import tabular_pipeline  # type: ignore[import-not-found]
+    from skrub import tabular_pipeline  # type: ignore[import-untyped]
 
     return tabular_pipeline(RandomForestClassifier(200, class_weight="balanced", random_state=0))
 
