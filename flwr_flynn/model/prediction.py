@@ -202,11 +202,14 @@ class PredictionMixin:
         """Validate X, or X and y, by scikit-learn's rules, or by the schema. Errors name the columns concerned."""
         schema = self._schema if reset else self.model_.schema
         if schema is not None:
+            numbers = schema.encode(X)
+            if not len(numbers):
+                raise DataError("X", "at least 1 sample", 0)
             if isinstance(y, str):
-                return schema.encode(X)
+                return numbers
             y = column_or_1d(y, warn=True)
-            check_consistent_length(X, y)
-            return schema.encode(X), y
+            check_consistent_length(numbers, y)
+            return numbers, y
         names = getattr(X, "columns", None)
         validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
         with_gaps = not reset and all(member.hash.takes_gaps for member in self.model_.members)

@@ -49,6 +49,8 @@ def test_what_does_not_fit_is_refused_by_column():
     model = FlyNNClassifier().fit(FRAME, Y)
     with raises(DataError, field="columns", got="1 of 4 missing: 'flag'"):
         model.predict(FRAME.drop(columns="flag"))
+    with raises(DataError, field="X", expected="at least 1 sample"):
+        model.predict(FRAME[:0])
     with raises(DataError, field="column 'number'", got="kind category"):
         model.predict(FRAME.assign(number="x"))
     assert_array_equal(model.predict(FRAME.assign(text="new")), model.predict(FRAME.assign(text="newer")))
