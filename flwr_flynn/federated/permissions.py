@@ -27,19 +27,9 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     Config,
 )
+from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import (
-    Features,
-    as_plain,
-    check_classes,
-    check_samples,
-    check_width,
-    count,
-    elsewhere,
-    encoded,
-    fitting,
-    labelled,
-)
+from flwr_flynn.federated.samples import Features, check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.class_prior import own_prior, predicted
@@ -51,7 +41,6 @@ from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import TableSummary
-from flwr_flynn.tables.table import Table, is_frame
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -384,12 +373,8 @@ class SampleAccess:
         self._touched = True
         if self._samples is None:
             samples = self._loaded()
-            is_raw = self._load is None or isinstance(samples.X, Table) or is_frame(samples.X)
-            if isinstance(self._names, Schema):
-                samples = encoded(samples, self._names, self.options.budget is not None) if is_raw else samples
-            elif isinstance(samples.X, Table):
-                samples = as_plain(samples, self._names)
-            self._samples = samples
+            row_wise, is_given = self.options.budget is not None, self._load is None
+            self._samples = prepared(samples, self._names, row_wise, is_given, self.check_memory)
         return self._samples
 
     def _loaded(self) -> Samples:

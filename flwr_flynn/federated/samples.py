@@ -21,10 +21,8 @@ import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.tables.row_wise import encode_rows
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.schema import Schema
 
 Label = str | int
 
@@ -34,7 +32,6 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 Codes = npt.NDArray[np.int64]
 
-_MANY = 10  # values that are no matter of chance
 HELD = 2**22  # values or active bits held at a time
 _TRUTHS = {"False": 0.0, "True": 1.0}  # texts of booleans
 _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
@@ -129,41 +126,6 @@ class Samples:
     y_test: Any = None
 
 
-def as_plain(samples: Samples, names: Sequence[str]) -> Samples:
-    """Samples of raw columns as numbers without gaps, for a run without a schema; all columns without names."""
-    parts: list[Any] = []
-    for table in (samples.X, samples.X_test):
-        if table is None:
-            parts.append(None)
-            continue
-        schema = Schema([Column(name, "number", gaps=False) for name in names or table.names], table.is_named)
-        X = schema.encode(table)
-        for name, n_gaps in zip(schema.names, np.isnan(X).sum(axis=0).tolist(), strict=True):
-            if n_gaps:
-                expected = "no gaps in a run without a schema"
-                raise DataError(f"column {name[:60]!r}", expected, f"{n_gaps} of {len(X)} rows with one")
-        parts.append(X)
-    return Samples(parts[0], samples.y, parts[1], samples.y_test)
-
-
-def encoded(samples: Samples, schema: Schema, row_wise: bool) -> Samples:
-    """Samples of raw columns as the numbers of a schema; `row_wise`, those that do not fit have no label."""
-    if not row_wise:
-        X_test = None if samples.X_test is None else schema.encode(samples.X_test)
-        return Samples(schema.encode(samples.X), samples.y, X_test, samples.y_test)
-    parts: list[Any] = []
-    for X, y in ((samples.X, samples.y), (samples.X_test, samples.y_test)):
-        if X is None or y is None:
-            parts += [None, None]
-            continue
-        numbers, fits = encode_rows(schema, X)
-        labels = np.empty(len(fits), object)
-        labels[:] = list(_values(y))
-        labels[~fits] = None
-        parts += [numbers, labels]
-    return Samples(*parts)
-
-
 def labelled(
     samples: Samples, codes_of: Callable[[Any], Codes], n_features: int, *, with_gaps: bool = False
 ) -> tuple[Any, Codes]:
@@ -179,25 +141,6 @@ def labelled(
     if not with_gaps and values.dtype.kind == "f" and np.isnan(np.sum(values)) and np.isnan(values).any():
         raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
-
-
-def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float64]) -> list[str]:
-    """Names of the columns whose values, numbers or dates, are all far from those of the others: another unit?
-
-    Between them and the edges beyond is a gap of three times the range of these edges, at least a quarter of all.
-    """
-    edges = next((np.array(spec.edges) for spec in specs if spec.edges is not None), None)
-    found, index = [], 0
-    for column in schema.columns:
-        values = X[~np.isnan(X[:, index]), index]
-        if edges is not None and column.kind != "category" and len(values) >= _MANY:
-            low, high, row = values.min(), values.max(), edges[index]
-            below, above = row[row < low], row[row > high]
-            is_far = len(below) >= len(row) // 4 and low - below[-1] > 3 * (below[-1] - below[0]) > 0
-            is_far |= len(above) >= len(row) // 4 and above[0] - high > 3 * (above[-1] - above[0]) > 0
-            found += [column.name] if is_far else []
-        index += len(column.inputs)
-    return found
 
 
 def check_samples(samples: Samples, n_features: int | None) -> None:
@@ -283,10 +226,10 @@ def _codes(classes: Sequence[Label], y: Any) -> Codes:
             known[label] = found
         return found
 
-    return np.fromiter(map(code, _values(y)), np.int64, len(y))
+    return np.fromiter(map(code, label_values(y)), np.int64, len(y))
 
 
-def _values(y: Any) -> Any:
+def label_values(y: Any) -> Any:
     """The labels one by one, as Python's where NumPy's type has such."""
     dtype = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind in "mM":

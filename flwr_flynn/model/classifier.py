@@ -288,7 +288,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             raise DataError("merge", "both models of aligned samples, or none", "one")
         if self.model_.schema != other.model_.schema:
             raise DataError("merge", "equal schemas", "schemas that differ")
-        for name in ("classes_", "feature_names_in_"):
+        for name in ("classes_", "feature_names_in_")[: 2 - (self.model_.schema is not None)]:
             ours, others = getattr(self, name, None), getattr(other, name, None)
             if ours is not None and others is not None and not np.array_equal(ours, others):
                 raise DataError("merge", f"equal {name}", f"{len(others)} that differ")

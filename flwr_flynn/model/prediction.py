@@ -218,12 +218,15 @@ class PredictionMixin:
 
     def _learned(self, X: Any) -> Any:
         """Samples of which a schema is learned, where they are no plain numbers."""
+        self._schema, spec = None, getattr(self, "spec", None)
+        if spec is not None and np.shape(X)[1:] == (spec.n_features,):
+            return X  # hashed as it stands
         X, self._schema = learned(X)
         if self._schema is not None:
-            self.n_features_in_ = len(self._schema.columns)
+            self.n_features_in_ = X.shape[1]
             vars(self).pop("feature_names_in_", None)
             if self._schema.is_named:
-                self.feature_names_in_ = np.array(self._schema.names, dtype=object)
+                self.feature_names_in_ = np.array(X.names, dtype=object)
         return X
 
     def __sklearn_is_fitted__(self) -> bool:

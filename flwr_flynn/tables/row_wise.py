@@ -1,12 +1,14 @@
 """Rows of a schema read one by one, for private parties: no row decides about the kind of a column, or about others.
 
-A value that is no value of its column, or beyond the range, is a fault of its row alone.
+A value that is no value of its column, or beyond the range, is a fault of its row alone. Dates are 2024-01-31 or
+31.01.2024: of 03/04/2024 other rows would have to tell the order.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,15 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.schema import Column, Schema
-from flwr_flynn.tables.table import Table, as_level, is_frame, is_gap, moment_of
+from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, moment_of
 
 GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 """Texts of missing values, in lower case."""
 
 _TRUTHS = {"false": 0.0, "true": 1.0}
+_TIME = r"(?:[T ](?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
+_ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)" + _TIME, re.ASCII)
+_GERMAN = re.compile(r"(?P<day>\d\d?)\.(?P<month>\d\d?)\.(?P<year>\d{4})" + _TIME, re.ASCII)
 
 
 def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
@@ -40,17 +45,23 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[np.float64], npt.ND
 
 def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
     if isinstance(X, Table) or (is_frame(X) and schema.is_named):
-        known = X.names if isinstance(X, Table) else [str(name) for name in X.columns]
+        known = X.names if isinstance(X, Table) else [as_name(name) for name in X.columns]
         if missing := sum(name not in known for name in schema.names):
             raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
-        columns = (
-            X.only(schema.names).columns if isinstance(X, Table) else [X[name].to_numpy() for name in schema.names]
-        )
-        return [column.tolist() for column in columns]
+        if not isinstance(X, Table):
+            X = Table([as_name(name) for name in X.columns], [X[name].to_numpy() for name in X.columns])
+        return [_values(column) for column in X.only(schema.names).columns]
     array = np.asarray(X)
-    if array.ndim != 2 or array.shape[1] != len(schema.columns):
-        raise DataError("X", f"{len(schema.columns)} columns", f"shape {array.shape}")
-    return [array[:, j].tolist() for j in range(array.shape[1])]
+    if schema.is_named or array.ndim != 2 or array.shape[1] != len(schema.columns):
+        expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
+        raise DataError("X", expected, f"an array of shape {array.shape}")
+    return [_values(array[:, j]) for j in range(array.shape[1])]
+
+
+def _values(column: npt.NDArray[Any]) -> Sequence[Any]:
+    """The values of a column as Python's."""
+    values: list[Any] = (column.astype("datetime64[us]") if column.dtype.kind == "M" else column).tolist()
+    return values
 
 
 def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -83,18 +94,19 @@ def _number(value: Any) -> float:
 
 
 def _date(value: Any) -> Any:
-    moment = np.datetime64(value, "us") if isinstance(value, str) else moment_of(value)
-    if np.isnat(moment):
+    if isinstance(value, str):
+        for form in (_ISO, _GERMAN):
+            if found := form.fullmatch(value):
+                parts: dict[str, Any] = {name: int(part) for name, part in found.groupdict().items() if part}
+                return np.datetime64(datetime(**parts), "us")
         raise ValueError
-    return moment
-
-
-def _level(value: Any) -> str | None:
-    return as_level(str(int(value) if isinstance(value, float) and value.is_integer() else value))
+    if not isinstance(value, date | np.datetime64):
+        raise TypeError
+    return moment_of(value)
 
 
 _PARSERS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
     "number": (_number, np.nan, np.float64),
-    "category": (_level, None, object),
+    "category": (level_of, None, object),
     "date": (_date, np.datetime64("NaT"), "datetime64[us]"),
 }

@@ -18,11 +18,14 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, listed, number, one_of
 from flwr_flynn.errors import DataError, SchemaError
-from flwr_flynn.tables.table import KINDS, Table, days_of, parts_of
+from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, days_of, level_of, parts_of
 
 Array = npt.NDArray[Any]
 
 MOST_COLUMNS = 2**14
+MOST_NUMBERS = 2**16
+"""Numbers of a row, at most."""
+
 MOST_LEVELS = 1024
 """Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
 
@@ -68,13 +71,15 @@ class Column:
     gap_texts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.name, str):
+            object.__setattr__(self, "name", as_name(self.name))
         if not is_nameable(self.name):
             raise SchemaError("name", f"1 to {LONGEST} printable characters", _shown(self.name))
         one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
         boolean(f"column {self.name!r} gaps", self.gaps, SchemaError)
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
             raise SchemaError(f"column {self.name!r} levels", "a list of texts", type(self.levels).__name__)
-        levels = tuple(self.levels)
+        levels = tuple(as_level(level) or "" if isinstance(level, str) else level for level in self.levels)
         if len(levels) > MOST_LEVELS or (levels and self.kind != "category"):
             expected = f"at most {MOST_LEVELS} levels, of a category alone"
             raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
@@ -106,6 +111,12 @@ class Column:
         else:
             names = (self.name,)
         return (*names, f"{self.name} missing") if self.gaps else names
+
+    @property
+    def width(self) -> int:
+        """Number of the numbers that a value becomes."""
+        n = len(self.levels) if self.kind == "category" else 1 + len(_DATE_PARTS) * (self.kind == "date")
+        return n + self.gaps
 
     @property
     def is_plain(self) -> bool:
@@ -187,8 +198,8 @@ class Schema:
             raise SchemaError("columns", f"1 to {MOST_COLUMNS} columns", len(self.columns))
         if n_same := len(self.columns) - len(set(self.names)):
             raise SchemaError("columns", "columns of different names", f"{n_same} named again")
-        if not self.inputs:
-            raise SchemaError("columns", "one that is not constant", f"{len(self.columns)} without levels or gaps")
+        if not 1 <= self.width <= MOST_NUMBERS:
+            raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
         if self.label and (not is_nameable(self.label) or self.label in self.names):
             raise SchemaError("label", "the name of no other column", _shown(self.label))
 
@@ -205,7 +216,7 @@ class Schema:
     @property
     def width(self) -> int:
         """Number of the numbers of a row."""
-        return sum(len(column.inputs) for column in self.columns)
+        return sum(column.width for column in self.columns)
 
     @property
     def is_plain(self) -> bool:
@@ -237,7 +248,10 @@ class Schema:
         for column, values in zip(self.columns, table.columns, strict=True):
             if n_refused := int(column.refused(values).sum()):
                 expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
-                raise DataError(f"column {column.name!r}", expected, f"{n_refused} of {len(values)} rows with others")
+                # A server that chooses the range learns no number of rows: notes stay in the log of this machine.
+                error = DataError(f"column {column.name!r}", expected, "others")
+                error.add_note(f"{n_refused} of {len(values)} rows")
+                raise error
         return self.numbers(table)
 
     def numbers(self, table: Table) -> npt.NDArray[np.float64]:
@@ -245,7 +259,7 @@ class Schema:
         out = np.empty((len(table), self.width))
         first = 0
         for column, values in zip(self.columns, table.columns, strict=True):
-            end = first + len(column.inputs)
+            end = first + column.width
             column.write(values, out[:, first:end])
             first = end
         return out
@@ -253,7 +267,9 @@ class Schema:
     def checked(self, X: Any) -> Table:
         """The columns of this schema, by name, each of its kind; a column of gaps alone is of any kind."""
         table = Table.of(X)
-        if not self.is_named or not table.is_named:
+        if self.is_named and not table.is_named:
+            raise DataError("X", "a table with the names of its columns", "an array without")
+        if not self.is_named:
             if table.shape[1] != len(self.columns):
                 raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
             table = Table(self.names, table.columns)
@@ -282,12 +298,16 @@ class Schema:
             got = len(entries) if isinstance(entries, list) else type(entries).__name__
             raise SchemaError("columns", f"a list of 1 to {MOST_COLUMNS} columns", got)
         known = {field.name for field in fields(Column)}
+        n_levels = 0
         for entry in entries:
             _check_keys("column", entry, known, {"name", "kind"})
+            n_levels += len(entry["levels"]) if isinstance(entry.get("levels"), list) else 0
+        if n_levels > MOST_NUMBERS:
+            raise SchemaError("columns", f"at most {MOST_NUMBERS} levels in all", n_levels)
         classes = values.get("classes", [])
         kinds = {type(label) for label in classes} if isinstance(classes, list) else {dict}
-        if kinds not in (set(), {str}, {int}) or len(classes) > 2**16:
-            raise SchemaError("classes", "a list of texts or of integers", type(classes).__name__)
+        if kinds not in (set(), {str}, {int}) or len(classes) > 2**16 or len(set(classes)) < len(classes):
+            raise SchemaError("classes", "a list of different texts or integers", type(classes).__name__)
         label = values.get("label", "")
         if not isinstance(label, str):
             raise SchemaError("label", "a text", type(label).__name__)
@@ -309,15 +329,8 @@ def _as_kind(column: Column, values: Array, kind: str) -> Array:
         dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
         return np.full(len(values), empty[column.kind], dtypes[column.kind])
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
-        return np.array([level_of_number(value) for value in values.tolist()], object)
+        return np.array([level_of(value) for value in values.tolist()], object)
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
-
-
-def level_of_number(value: float) -> str | None:
-    """A number as a level, None for NaN."""
-    if math.isnan(value):
-        return None
-    return str(int(value)) if value == math.floor(value) and abs(value) < 2**53 else str(value)
 
 
 def is_empty(values: Array) -> bool:
@@ -349,7 +362,7 @@ def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
 
 
 def _range_of(column: Column) -> str:
-    low, high = ("" if end is None else f"{end:g}" for end in (column.low, column.high))
+    low, high = (f"{end:g}" if end is not None else "any" for end in (column.low, column.high))
     return f"{low} to {high}"
 
 

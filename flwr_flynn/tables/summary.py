@@ -16,7 +16,16 @@ import numpy as np
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_LEVELS, Column, Schema, is_empty, is_nameable
+from flwr_flynn.tables.schema import (
+    LEARNED_LEVELS,
+    MOST_COLUMNS,
+    MOST_LEVELS,
+    MOST_NUMBERS,
+    Column,
+    Schema,
+    is_empty,
+    is_nameable,
+)
 from flwr_flynn.tables.table import KINDS, Table, needs_table
 
 MOST_ROWS = 2**53
@@ -103,13 +112,11 @@ class TableSummary:
         return cls(columns, len(table), table.is_named)
 
     def told(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:
-        """The summary without gaps and levels of fewer rows, and with the most frequent levels alone."""
-        columns = {}
-        for name, each in self.columns.items():
-            levels = {level: n for level, n in each.levels.items() if n >= min_examples}
-            gaps = each.gaps if each.gaps >= min_examples else 0
-            columns[name] = replace(each, gaps=gaps, levels=_most_frequent(levels, most))
-        return replace(self, columns=columns)
+        """The summary without gaps and levels of fewer rows, in multiples of these, and with the most frequent levels.
+
+        So with `min_examples` above 1, or more than `MOST_LEVELS` levels at a party, the sum may differ from the pool's.
+        """
+        return replace(self, columns={name: _told(each, min_examples, most) for name, each in self.columns.items()})
 
     @classmethod
     def empty(cls) -> TableSummary:
@@ -117,10 +124,13 @@ class TableSummary:
         return cls({}, 0)
 
     def __add__(self, other: TableSummary) -> TableSummary:
+        if self.columns and other.columns and self.is_named != other.is_named:
+            raise SchemaError("summary", "tables with names of columns alone, or without alone", "both")
         names = dict.fromkeys((*self.columns, *other.columns))
         empty = ColumnSummary(0, {})
         columns = {name: self.columns.get(name, empty) + other.columns.get(name, empty) for name in names}
-        return TableSummary(columns, self.n_rows + other.n_rows, self.is_named and other.is_named)
+        is_named = self.is_named if self.columns else other.is_named
+        return TableSummary(columns, self.n_rows + other.n_rows, is_named)
 
     def schema(self) -> tuple[Schema, dict[str, str]]:
         """The schema of these tables, and columns that are left out, with the reasons.
@@ -129,10 +139,13 @@ class TableSummary:
         `LEARNED_LEVELS` of each category in the order of their texts, and bits for gaps where there are any. Left out
         are columns without values, and texts that are nearly all different.
         """
-        kept, left_out = [], {}
+        kept: list[Column] = []
+        left_out, width = {}, 0
         # Parties have their columns in orders of their own.
         for name, summary in sorted(self.columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
-            if 2 * summary.n_rows <= self.n_rows:
+            if not self.is_named:  # by their positions all columns are needed
+                kept.append(_column_of(name, summary))
+            elif 2 * summary.n_rows <= self.n_rows:
                 left_out[name] = f"only {summary.n_rows} of {self.n_rows} rows have it"
             elif summary.kind is None:
                 left_out[name] = "no values"
@@ -140,9 +153,10 @@ class TableSummary:
                 left_out[name] = "no text occurs twice, or often enough to be told"
             elif not is_nameable(name):
                 left_out[name] = "a name that is long or not printable"
+            elif (width := width + (column := _column_of(name, summary)).width) > MOST_NUMBERS:
+                left_out[name] = f"beyond {MOST_NUMBERS} numbers a row"
             else:
-                levels = sorted(_most_frequent(summary.levels, LEARNED_LEVELS)) if summary.kind == "category" else ()
-                kept.append(Column(name, summary.kind, levels, summary.gaps > 0))
+                kept.append(column)
         if not kept:
             raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot")
         return Schema(kept, self.is_named), left_out
@@ -160,6 +174,8 @@ class TableSummary:
         try:
             entries, n_rows, is_named = values["columns"], values["n_rows"], values["is_named"]
             columns = {name: ColumnSummary(*rest) for name, *rest in entries}
+            if not is_named:
+                columns = {name: columns[name] for name in map(str, range(len(columns)))}
             right = len(columns) == len(entries) <= MOST_COLUMNS and _is_number(n_rows) and isinstance(is_named, bool)
             right &= all(isinstance(name, str) and len(name) <= 10 * MOST_LEVELS for name in columns)
             right &= all(each.n_rows <= n_rows for each in columns.values())
@@ -194,6 +210,18 @@ def _counted(values: Any, kind: str) -> ColumnSummary:
     found = Counter(values.tolist())
     n_gaps = found.pop(None, 0)
     return ColumnSummary(n, {kind: n}, n_gaps, {text: k for text, k in found.items() if is_nameable(text)})
+
+
+def _column_of(name: str, summary: ColumnSummary) -> Column:
+    kind = summary.kind or "number"
+    levels = sorted(_most_frequent(summary.levels, LEARNED_LEVELS)) if kind == "category" else ()
+    return Column(name, kind, levels, summary.gaps > 0)
+
+
+def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:
+    """A summary as it may be told; numbers of rows are rounded down to multiples, so that no rest is exact."""
+    levels = {level: n // least * least for level, n in each.levels.items() if n >= least}
+    return replace(each, gaps=each.gaps // least * least, levels=_most_frequent(levels, most))
 
 
 def _most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:

@@ -7,11 +7,12 @@ blanks around them, so that an empty one is a gap.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
 
@@ -27,6 +28,7 @@ KINDS = ("number", "category", "date")
 
 _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +58,7 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         object.__setattr__(self, "columns", tuple(self.columns))
-        if n_same := len(self.names) - len(set(self.names)):
-            got = f"{len(self.names)} columns, {n_same} of them named again"
-            raise DataError("columns", "columns of different names", got)
+        _check_different(self.names)
 
     @classmethod
     def of(cls, X: Any) -> Table:
@@ -69,7 +69,9 @@ class Table:
         if isinstance(X, cls):
             return X
         if is_frame(X):
-            return cls([str(name) for name in X.columns], [_of_series(X[name], str(name)) for name in X.columns])
+            names = [as_name(name) for name in X.columns]
+            _check_different(names)
+            return cls(names, [_of_series(X[name], as_name(name)) for name in X.columns])
         array = X if isinstance(X, np.ndarray) else _array_of(X)
         if array.ndim != 2:
             raise DataError("X", "shape (samples, features)", f"{array.ndim} dimension(s)")
@@ -111,7 +113,17 @@ class Table:
 
 def is_frame(X: Any) -> bool:
     """True for a data frame: an object with named columns that can be taken one by one."""
-    return hasattr(X, "columns") and hasattr(X, "__getitem__") and hasattr(X, "shape") and not isinstance(X, Table)
+    return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))  # pandas, polars
+
+
+def as_name(name: Any) -> str:
+    """The name of a column: in Unicode's composed form, without blanks around it."""
+    return unicodedata.normalize("NFC", str(name)).strip()
+
+
+def _check_different(names: Sequence[str]) -> None:
+    if n_same := len(names) - len(set(names)):
+        raise DataError("columns", "columns of different names", f"{len(names)} columns, {n_same} of them named again")
 
 
 def needs_table(X: Any) -> bool:
@@ -119,6 +131,7 @@ def needs_table(X: Any) -> bool:
     if isinstance(X, Table):
         return True
     if is_frame(X):
+        _check_different([as_name(name) for name in X.columns])
         return any(_needs_table(X[name]) for name in X.columns)
     array = X if isinstance(X, np.ndarray) else _array_of(X)
     if array.ndim != 2:
@@ -155,17 +168,27 @@ def is_gap(value: Any) -> bool:
         return True
     try:
         return bool(value != value)
-    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to anything
+    except (TypeError, ValueError, InvalidOperation):  # pandas' NA is neither equal nor unequal to anything
         return type(value).__name__ == "NAType"
 
 
 def as_level(text: str) -> str | None:
     """A text as a level: in Unicode's composed form, without blanks around it; None for an empty one.
 
-    >>> as_level(" m "), as_level(" ")
-    ('m', None)
+    An integer is the same in all its forms: files and arrays turn 1 into 1.0 where another value is no integer.
+
+    >>> as_level(" m "), as_level(" "), as_level("1.0")
+    ('m', None, '1')
     """
-    return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip() or None
+    level = (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
+    return (level[:-2] if _INTEGER.fullmatch(level) else level) or None
+
+
+def level_of(value: Any) -> str | None:
+    """The level that a value of any type is, None for a gap; True is 1, as where a column is of booleans alone."""
+    if is_gap(value):
+        return None
+    return str(int(value)) if isinstance(value, bool | np.bool_) else as_level(str(value))
 
 
 def _is_category(series: Any) -> bool:
@@ -199,7 +222,10 @@ def _of_objects(values: Array, name: str) -> Array:
     objects = [None if is_gap(value) else value for value in values.tolist()]
     known = {type(value) for value in objects} - {type(None)}
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
-        return np.array([np.nan if value is None else float(value) for value in objects], np.float64)
+        try:
+            return np.array([np.nan if value is None else float(value) for value in objects], np.float64)
+        except (OverflowError, ValueError, InvalidOperation):
+            raise DataError(name, "numbers that float64 holds", "others") from None
     if all(issubclass(kind, date | np.datetime64) for kind in known):
         return np.array([moment_of(value) for value in objects], "datetime64[us]")
     if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
@@ -216,7 +242,7 @@ def _texts(values: Sequence[Any]) -> Array:
     known: dict[Any, str | None] = {}
     for index, value in enumerate(values):
         if value not in known:
-            known[value] = None if is_gap(value) else as_level(str(value))
+            known[value] = level_of(value)
         out[index] = known[value]
     return out
 

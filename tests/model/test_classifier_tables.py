@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from flwr_flynn import FlyNNClassifier
+from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError
 from tests.raising import raises
 
@@ -29,7 +29,7 @@ FRAME.loc[::7, "text"] = None
 def test_a_frame_is_learned_as_it_is(effort, tmp_path):
     model = FlyNNClassifier(effort=effort).fit(FRAME[:300], Y[:300])
     assert model.score(FRAME[300:], Y[300:]) > 0.7
-    assert model.feature_names_in_.tolist() == sorted(FRAME.columns)
+    assert model.feature_names_in_.tolist() == list(FRAME.columns)
     assert_array_equal(model.predict_proba(FRAME[FRAME.columns[::-1]]), model.predict_proba(FRAME))
     model.save(tmp_path / "model.npz")
     again = FlyNNClassifier.load(tmp_path / "model.npz")
@@ -77,6 +77,15 @@ def test_numbers_without_gaps_give_the_model_that_they_gave():
     gaps = X.copy()
     gaps[:2, 0] = np.nan
     assert model.predict(gaps).shape == (N,)  # a gap is at the centre of its column
+
+
+def test_a_given_hash_learns_no_schema():
+    X = RNG.normal(size=(N, 2))
+    X[0, 0] = np.nan
+    spec = HashSpec(2, 64, 2, 4, 0, center=(0.0, 0.0))
+    with raises(DataError, field="X"):
+        FlyNNClassifier(spec).fit(X, Y)
+    assert FlyNNClassifier(spec).fit(X[1:], Y[1:]).predict(X).shape == (N,)
 
 
 def test_models_of_tables_merge_and_forget():

@@ -234,7 +234,9 @@ def private_share(node: NodeConfig, features: Features = ()) -> Share:
     """
     if isinstance(features, Schema):
         rows = read_rows(_own_file(node), node.label, features.names if features.is_named else (), raw=True)
-        X, fits = encode_rows(features, rows.X)
+        columns = [rows.X[:, index] for index in range(rows.X.shape[1])]
+        named = Table(features.names, columns) if features.is_named else rows.X
+        X, fits = encode_rows(features, named)
         y = objects(rows.y)
         y[~fits] = None
     else:

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect
-from flwr_flynn.tables.schema import Column, level_of_number
-from flwr_flynn.tables.table import as_level
+from flwr_flynn.tables.schema import Column
+from flwr_flynn.tables.table import as_level, level_of
 
 Array = npt.NDArray[Any]
 
@@ -266,5 +266,5 @@ class TypedColumn:
         if level is not None and self.levels and level not in self.levels:
             # Another site's file may show the same levels as numbers, for example 1.0 for 1.
             value = number_of(text, self.dialect.decimal)[0]
-            return level if value is None or math.isinf(value) else level_of_number(value)
+            return level if value is None or math.isinf(value) else level_of(value)
         return level

@@ -225,3 +225,20 @@ def test_a_party_whose_values_lie_elsewhere_is_told(caplog: pytest.LogCaptureFix
     DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts, min_examples=1)
     warned = {record.args for record in caplog.records if "is the unit the same" in record.msg}
     assert warned == {("number",)}
+
+
+def test_frames_of_numbers_are_found_by_the_announced_names() -> None:
+    """Without categories and gaps no schema is announced, but names: other orders must not mix the columns."""
+    X = pd.DataFrame({"zeta": CODES + 0.1 * RNG.normal(size=N), "alpha": RNG.normal(size=N)})
+    orders = [list(X.columns), list(X.columns)[::-1]]
+    parts = [{"X": X.iloc[i::2][orders[i]], "y": LABELS[i::2]} for i in range(2)]
+    run = DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts)
+    assert run.state.run_spec.feature_names == ("alpha", "zeta")
+    assert (run.model.predict(X[["alpha", "zeta"]]) == LABELS).mean() > 0.95
+
+
+def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied() -> None:
+    schema = Schema([Column("number", "number"), Column("text", "category", [f"l{i}" for i in range(1000)])])
+    run = RunSpec(HashSpec(schema.width, 64, 2, 4, 0), NAMES, feature_names=schema)
+    answer = party(memory_limit=2**20).answer({PHASE: "counts", **run.to_config()})
+    assert str(answer.metrics[REFUSED]).startswith("memory: 1003 numbers a row")
