@@ -114,7 +114,7 @@ class TableSummary:
     def told(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:
         """The summary without gaps and levels of fewer rows, in multiples of these, and with the most frequent levels.
 
-        So with `min_examples` above 1, or more than `MOST_LEVELS` levels at a party, the sum may differ from the pool's.
+        So above 1, or with more than `MOST_LEVELS` levels at a party, the sum may differ from the pool's.
         """
         return replace(self, columns={name: _told(each, min_examples, most) for name, each in self.columns.items()})
 
