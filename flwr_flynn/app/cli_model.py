@@ -50,8 +50,8 @@ def show(path: str, *, as_json: bool) -> int:
 
 
 def facts_of(model: Model) -> dict[str, Any]:
-    """What a model holds, as values for JSON."""
-    schema, first = _schema_of(model), model.members[0]
+    """Contents of a model, as values for JSON."""
+    schema, first = model.schema, model.members[0]
     is_exact = not first.counts.noise
     n_per_class = [int(n) for n in first.counts.n_per_class] if is_exact else None
     if schema is not None:
@@ -85,15 +85,10 @@ def facts_of(model: Model) -> dict[str, Any]:
     }
 
 
-def _schema_of(model: Model) -> Schema | None:
-    schema: Schema | None = getattr(model, "schema", None)
-    return schema
-
-
 def _names_of(model: Model) -> tuple[str, ...]:
     """Names of a model without a schema; none where it has one."""
     names: Any = model.feature_names
-    return () if names is None or _schema_of(model) is not None else tuple(map(str, names))
+    return () if names is None or model.schema is not None else tuple(map(str, names))
 
 
 def _of_column(column: dict[str, str]) -> str:
@@ -114,7 +109,7 @@ def _in_line(value: Any) -> str:
 def predict(model_path: str, path: Path, least: float, dialect: Dialect) -> int:
     """Print the class, the probabilities and the novelty of every row of a file, as CSV."""
     model = FlyNNClassifier.load(model_path)
-    schema = _schema_of(model.model_)
+    schema = model.model_.schema
     features = _names_of(model.model_)
     if schema is not None:
         features = schema.names if schema.is_named else ()

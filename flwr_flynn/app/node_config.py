@@ -142,7 +142,7 @@ class NodeConfig(Settings):
                 raise self.refused(name, "none with max-epsilon: a private party reads plain CSV line by line")
 
     def dialect(self) -> Dialect:
-        """What the party says about its CSV file."""
+        """Dialect of the CSV file, as far as the settings give it."""
         gap_texts = entries(f"{self.source} gap-texts", self.gap_texts, (str,))
         separator = SEPARATOR_NAMES.get(self.separator, "")
         return Dialect(separator, self.decimal, self.encoding, gap_texts, self.date_format)

@@ -33,7 +33,7 @@ MOST_ROWS = 2**53
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What is known of a column.
+    """Numbers of rows with the kinds, gaps and levels of a column.
 
     Parameters
     ----------

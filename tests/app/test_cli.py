@@ -55,7 +55,7 @@ def plain_model(names: list[str] | None = None, labels: tuple[str, str] = ("no",
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
-    """What a command prints to its two streams."""
+    """Output of a command on its two streams."""
     assert main(list(arguments)) == status
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
@@ -206,8 +206,6 @@ def test_predict_says_where_columns_do_not_fit(capsys: pytest.CaptureFixture[str
 def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     X, y, _ = opened(folder / "own.csv").whole()
     model = FlyNNClassifier(effort="quick").fit(X, y)
-    if getattr(model.model_, "schema", None) is None:
-        pytest.skip("models have no schema yet")
     model.save("model.npz")
     assert {column["kind"] for column in json.loads(run(capsys, "show", "model.npz", "--json")[0])["columns"]} == {
         "number",

@@ -44,7 +44,7 @@ _BINARY = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the texts of a file are to be read.
+    """Form of the texts of a file.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ a `Table`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class Batch:
 
 @dataclass
 class ColumnReport:
-    """What the first pass told of a feature."""
+    """Kind, type and faults of a feature, from the first pass."""
 
     kind: str  # of `tables.table.KINDS`; "" for values that are neither numbers, texts nor dates
     dtype: np.dtype[Any]  # of its numbers without gaps
@@ -51,7 +52,7 @@ class ColumnReport:
     unfit: int = 0  # values that are not of the kind that a schema wants
 
 
-class TableFile:
+class TableFile(ABC):
     """A file with its features, `reports` on them, and its rows; subclasses are kinds of files."""
 
     name: str
@@ -64,9 +65,9 @@ class TableFile:
     n_unlabelled: int = 0
     reports: list[ColumnReport]
 
+    @abstractmethod
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
-        raise NotImplementedError
 
     @property
     def needs_table(self) -> bool:

@@ -136,7 +136,7 @@ def date_of(text: str, form: str) -> datetime | None:
 
 @dataclass
 class ColumnFacts:
-    """What a pass over a file tells of a column; `wanted` is its column in a schema."""
+    """Facts about a column from a pass over a file; `wanted` is its column in a schema."""
 
     dialect: Dialect
     wanted: Column | None = None
@@ -195,7 +195,7 @@ class ColumnFacts:
                     self.fits[form] += n_rows
 
     def decided(self, month_first: bool = False) -> TypedColumn:
-        """How the column is read; between day and month first, where both fit, `month_first` decides."""
+        """Reading of the column; between day and month first, where both fit, `month_first` decides."""
         forms = self.forms
         if self.wanted is not None:
             kind = self.wanted.kind
