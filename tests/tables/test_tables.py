@@ -327,9 +327,9 @@ def test_no_row_decides_about_another(rows):
     X = np.empty((len(rows), 3), object)
     for index, row in enumerate(rows):
         X[index] = row
-    numbers, fits = encode_rows(ROW_SCHEMA, pd.DataFrame(X, columns=list("abd")))
+    numbers, fits = encode_rows(ROW_SCHEMA, pd.DataFrame(X, columns=["a", "b", "d"]))
     for index in range(len(rows)):
-        alone, fit = encode_rows(ROW_SCHEMA, pd.DataFrame(X[index : index + 1], columns=list("abd")))
+        alone, fit = encode_rows(ROW_SCHEMA, pd.DataFrame(X[index : index + 1], columns=["a", "b", "d"]))
         assert fits[index] == fit[0]
         if fit[0]:
             assert_array_equal(numbers[index], alone[0])
