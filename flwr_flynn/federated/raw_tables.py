@@ -91,13 +91,14 @@ def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float
     """
     edges = next((np.array(spec.edges) for spec in specs if spec.edges is not None), None)
     found, index = [], 0
+    if edges is None:
+        return []
     for column in schema.columns:
-        values = X[~np.isnan(X[:, index]), index]
-        if edges is not None and column.kind != "category" and len(values) >= _MANY:
+        if column.kind != "category" and len(values := X[~np.isnan(X[:, index]), index]) >= _MANY:
             low, high, row = values.min(), values.max(), edges[index]
             below, above = row[row < low], row[row > high]
             is_far = len(below) >= len(row) // 4 and low - below[-1] > 3 * (below[-1] - below[0]) > 0
             is_far |= len(above) >= len(row) // 4 and above[0] - high > 3 * (above[-1] - above[0]) > 0
             found += [column.name] if is_far else []
-        index += len(column.inputs)
+        index += column.width
     return found

@@ -21,7 +21,9 @@ from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, 
 GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 """Texts of missing values, in lower case."""
 
-_TRUTHS = {"false": 0.0, "true": 1.0}
+TRUTHS = {"false": 0.0, "true": 1.0}
+"""Texts of booleans, in lower case."""
+
 _TIME = r"(?:[T ](?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
 _ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)" + _TIME, re.ASCII)
 _GERMAN = re.compile(r"(?P<day>\d\d?)\.(?P<month>\d\d?)\.(?P<year>\d{4})" + _TIME, re.ASCII)
@@ -81,8 +83,8 @@ def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], np
 
 def _number(value: Any) -> float:
     if isinstance(value, str):
-        if value.lower() in _TRUTHS:
-            return _TRUTHS[value.lower()]
+        if value.lower() in TRUTHS:
+            return TRUTHS[value.lower()]
         if "_" in value:  # which Python allows between digits
             raise ValueError
     if isinstance(value, date | complex):

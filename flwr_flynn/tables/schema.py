@@ -131,7 +131,7 @@ class Column:
         return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
 
     def write(self, values: Array, out: Array) -> None:
-        """Write the numbers of values, (n,) of this kind, to `out`, (n, len(inputs))."""
+        """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
             codes = np.fromiter(map(_codebook(self.levels), values.tolist()), np.int64, len(values))
             known = np.flatnonzero(codes >= 0)
@@ -229,7 +229,7 @@ class Schema:
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
-            n = len(column.inputs)
+            n = column.width
             if column.kind == "date" or (column.kind == "number" and (column.low is None or column.high is None)):
                 return None
             first = [(column.low, column.high)] if column.kind == "number" else []

@@ -23,7 +23,7 @@ from flwr_flynn.app.data.npz import npz_width, read_npz
 from flwr_flynn.app.data.parquet import arrow_values, is_date, is_numeric, is_read, opened_parquet, parquet_columns
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import plain
-from flwr_flynn.tables.row_wise import GAP_TEXTS
+from flwr_flynn.tables.row_wise import GAP_TEXTS, TRUTHS
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
@@ -31,8 +31,6 @@ Features = tuple[str, ...]
 ENDINGS = (".csv", ".parquet", ".npz")
 
 CHUNK = 2**14  # rows of a CSV file that are texts at a time
-
-_TRUTHS = {"false": 0.0, "true": 1.0}
 
 
 class Rows(NamedTuple):
@@ -103,14 +101,14 @@ def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
             except (ValueError, OverflowError):
                 continue
     numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
-    if all(text.lower() in _TRUTHS for text in texts):
+    if all(text.lower() in TRUTHS for text in texts):
         return numbers.astype(bool), 0
     return numbers, sum(texts[i].strip().lower() not in GAP_TEXTS for i in np.flatnonzero(np.isnan(numbers)))
 
 
 def _number(text: str) -> float:
     try:
-        return _TRUTHS[text.lower()] if text.lower() in _TRUTHS else np.nan if "_" in text else float(text)
+        return TRUTHS[text.lower()] if text.lower() in TRUTHS else np.nan if "_" in text else float(text)
     except ValueError:
         return np.nan
 

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect
+from flwr_flynn.tables.row_wise import TRUTHS
 from flwr_flynn.tables.schema import Column
 from flwr_flynn.tables.table import as_level, level_of
 
 Array = npt.NDArray[Any]
 
-_TRUTHS = {"false": 0.0, "true": 1.0}
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
 _LONGEST_DATE = 60  # characters
 _MOMENT = re.compile(
@@ -84,7 +84,7 @@ def number_of(text: str, decimal: str) -> tuple[float | None, str]:
     >>> number_of("1,5", ","), number_of("TRUE", "."), number_of("7", "."), number_of("1.5", ",")
     ((1.5, 'f'), (1.0, 'b'), (7.0, 'i'), (None, ''))
     """
-    truth = _TRUTHS.get(text.lower()) if len(text) < 6 else None
+    truth = TRUTHS.get(text.lower()) if len(text) < 6 else None
     if truth is not None:
         return truth, "b"
     if "_" in text or (decimal == "," and "." in text):
