@@ -137,10 +137,10 @@ def test_a_bad_value_is_one_clear_line(flower: Flower) -> None:
 def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_the_failure(
     flower: Flower, tmp_path: Path
 ) -> None:
-    (tmp_path / "text.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,1\n")
-    run = flower.run(nodes=2, dataset=str(tmp_path / "text.csv"))
+    (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,\n")
+    run = flower.run(nodes=2, dataset=str(tmp_path / "own.csv"))
     printed = [each for each in run.output.splitlines() if each]
-    told = [i for i, each in enumerate(printed) if each.startswith("FAILED: DataError: text.csv: expected numbers, ")]
+    told = [i for i, each in enumerate(printed) if each.startswith("FAILED: DataError: own.csv: expected a label in each row, ")]
     assert len(told) == 2, run.output[-6000:]
     assert told[1] == len(printed) - 1
     assert "Exit Code" in printed[told[1] - 1]
