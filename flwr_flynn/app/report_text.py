@@ -165,9 +165,10 @@ def _evaluation_rows(report: Report) -> list[Row]:
     if evaluation:
         names = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
         rows += [(name, f"{evaluation[key]:.4f}") for key, name in names.items()]
-        worst = evaluation["worst_party"]
-        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"
-        rows.append(("worst party", shown))
+        rows += _figure_rows(evaluation.get("figures"))
+        if worst := evaluation["worst_party"]:
+            shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"
+            rows.append(("worst party", shown))
         if prior := evaluation.get("class_prior"):
             worst = prior["worst_party"]
             shown = f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
@@ -179,6 +180,14 @@ def _evaluation_rows(report: Report) -> list[Row]:
         rows.append(("evaluation", f"failed with {errors}" if errors else why))
     rows += _reasons("not evaluated" if report["evaluates"] else "has no model", silent)
     return rows + _reasons("could not save the model", report["unkept"])
+
+
+def _figure_rows(figures: dict[str, Any] | None) -> list[Row]:
+    if figures is None:
+        return []
+    names = {"auroc": "AUROC", "brier": "Brier score", "calibration_error": "calibration error"}
+    found = {name: figures["overall"][key] for key, name in names.items() if figures["overall"][key]}
+    return [(name, f"{value:.4f} ({low:.4f} to {high:.4f})") for name, (value, low, high) in found.items()]
 
 
 def _digest_rows(report: Report) -> list[Row]:

@@ -54,9 +54,10 @@ def collect_each(
     counted: Roster,
     replies: Sequence[Reply],
     batch: Batch[S] | None = None,
-    keep: Callable[[S], Any] | None = None,
+    keep: Callable[[S, int], Any] | None = None,
 ) -> Batch[S]:
-    """Check replies one by one, and add up those that pass; keep what `keep` makes of their statistics.
+    """Check replies one by one, and add up those that pass; keep what `keep` makes of each statistic, the
+    number of those before it being its second argument.
 
     No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
     sum, as a node that restarted under a new id has.
@@ -97,7 +98,7 @@ def collect_each(
         batch.refused.pop(cid, None)
         batch.passed[cid], batch.members[cid] = reply, found
         if keep is not None:
-            batch.parts[cid] = keep(statistic)
+            batch.parts[cid] = keep(statistic, len(batch.parts))
     return batch
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
+from flwr_flynn.federated.layout import Field, Sizes, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.evaluation import score_fields
 from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
 from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
@@ -26,6 +27,7 @@ from flwr_flynn.model.gram import GRAM_TEMPERATURES
 from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
 from flwr_flynn.model.refinement import LEVELS
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
+from flwr_flynn.model.score_histograms import MOST_CLASSES, N_LEVELS
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
 _VALUE = 0.6  # bytes of a value in a histogram of a party with the default floor, at most
@@ -34,6 +36,8 @@ _RESIDUALS = 0.8  # bytes of a sum of residuals
 _WEIGHT = 0.6  # bytes of a weight of the refinement
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
 _GRAM_WEIGHT = 1.4  # bytes of a weight of a row
+_SCORE = 1.5  # bytes of a probability of a sample in the histograms of the evaluation; a quarter as many are held out
+_HEADERS = 400  # bytes around them, and of the sums of scores
 _DIGITS = 9  # bytes of a number of a centre or a scale, deflated
 _BINS = 1024, 600, 1200, 1200, 1200  # of a column in each phase of a secure run
 _CUTS = 400  # bytes of the cuts between them
@@ -87,19 +91,20 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     reference = 8.0 * n_classes * (1 + 2 * n_columns) * (both - 1)
     announced = _bytes_of_run(replace(run, specs=specs)) * both + reference
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
+    scores = _HEADERS + _SCORE * n_classes * min(share / 4, 2 * N_LEVELS) * (n_classes <= MOST_CLASSES)
     members = sums * min(options.max_members, len(specs)) / len(specs)
     found = {
         "columns": (_VALUE * share * n_columns, 0.0),
         "aligned columns": (_VALUE * share * n_columns, reference),
         "counts": (both * sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
         "selection": (both * N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + both * sums),
-        "evaluation": (16 * n_classes**2, announced + members),
+        "evaluation": (16 * n_classes**2 + scores, announced + members),
     }
     kept = n_classes * min(options.max_members, len(specs)) / len(specs)  # entries of a row, and members of a spec
     n_weights = kept * sum(spec.hash_dim for spec in specs)
     n_sums = min(n_weights, kept * share * sum(spec.hash_nnz for spec in specs))
     if options.refine_rounds:
-        found["evaluation"] = (n_classes**2, announced + members + _WEIGHT * n_weights)
+        found["evaluation"] = (n_classes**2 + scores, announced + members + _WEIGHT * n_weights)
     found["held-out"] = (members / 5, announced)
     for number in range(1, options.refine_rounds + 1):
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
@@ -114,6 +119,7 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
+        found["secure evaluation"] = found["evaluation"]
         for name, size in _secure_entries(options, len(specs), sums, n_weights, n_rows).items():
             found[name] = 8.0 * size + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
     names = [phase.name for phase in phases_of(options)]
@@ -135,6 +141,10 @@ def _secure_entries(
         ),
         "gram": gram_fields(n_rows, n_classes, sizes),
         "gram evaluation": evaluation_fields(MOST_STRENGTHS, n_classes, sizes),
+        "secure evaluation": [
+            Field("confusion matrix", (n_classes, n_classes), bound),
+            *score_fields(n_classes, 0, bound),
+        ],
     }
     most = largest_sum(bound)
     return {

@@ -14,6 +14,7 @@ from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge, not_by_gro
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
+from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
@@ -59,6 +60,7 @@ class RunOptionsDict(TypedDict, total=False):
     secure_bound: int | None
     fraction_evaluate: float | None
     distribute: bool
+    group_column: str
     accept_failures: bool
     refine_rounds: int
     gram: int | None
@@ -118,6 +120,8 @@ class RunOptions:
         default 1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
     distribute : bool, default=False
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
+    group_column : str, default=""
+        Category among the columns of the run's schema, by whose levels the evaluation reports as well.
     accept_failures : bool, default=True
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
     refine_rounds : int, default=0
@@ -163,6 +167,7 @@ class RunOptions:
     secure_bound: int | None = None
     fraction_evaluate: float | None = None
     distribute: bool = False
+    group_column: str = ""
     accept_failures: bool = True
     refine_rounds: int = 0
     gram: int | None = None
@@ -244,6 +249,9 @@ class RunOptions:
         is_alignable = self.selects and self.plan is not None and self.secure_bound is None
         expected = "False, but in clear for a plan of scaling auto that parties choose from"
         yield "align", self.align and not is_alignable, expected
+        schema, column = self.feature_names, self.group_column
+        is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
+        yield "group_column", not is_found, "a category of the run's schema, or none"
         is_open = self.plan is not None and self.secure_bound is None and self.feature_names is None
         expected = "False, but in clear for a plan of scaling auto, without feature_names"
         yield "learn_schema", self.learn_schema and not is_open, expected
@@ -322,6 +330,11 @@ class RunOptions:
     def counted_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
         """The specs to count: all candidates, or the first where nothing is selected."""
         return tuple(specs) if self.selects else (specs[0],)
+
+    @property
+    def sums_results(self) -> bool:
+        """True if the results of the evaluation are learned in a secure sum."""
+        return self.is_evaluated and self.run_spec.is_secure and self.purpose == "train"
 
     @property
     def is_evaluated(self) -> bool:

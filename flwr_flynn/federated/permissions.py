@@ -1,6 +1,6 @@
 """Permissions of a party: what it allows, and access to its samples, which checks the current request each time.
 
-Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.confusion` alone, and by
+Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.tried` alone, and by
 `SampleAccess.keep` for the party's own copy of the model. No text of an error holds a value of the data.
 """
 
@@ -32,10 +32,9 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.model.alignment import Alignment, Reference
-from flwr_flynn.model.class_prior import own_prior, predicted
+from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.metrics import Confusion, confusion
 from flwr_flynn.model.model import Model
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
@@ -50,7 +49,8 @@ NOISY_EXAMPLES = 1
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
 Progress = Callable[[int], object]
-CodesOf = Callable[[Any], npt.NDArray[np.int64]]
+Codes = npt.NDArray[np.int64]
+CodesOf = Callable[[Any], Codes]
 
 
 def no_progress(_total: int) -> Progress:
@@ -301,40 +301,36 @@ class SampleAccess:
             raise DataError("counting failed at this party") from None
         return counts
 
-    def confusion(self, run: RunSpec, model: Model) -> list[Confusion]:
-        """(L, L) confusion matrices on held-out samples: of the model, then of the party's copy; none without any.
+    def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[tuple[Any, Codes]]]:
+        """The model to try, True if it differs by the class prior, and held-out samples with codes, some at a time.
 
-        The first is of the model with the party's alignment, where it has one. Where exact counts do not leave the
-        party in clear, nothing of its own training samples is in it, and there is no second one; nor is there one
-        without option `class-prior`.
+        The model has the party's alignment and class prior. Where exact counts do not leave the party in clear, nothing
+        of its own training samples is in it. Of results in a secure sum nobody sees the party's own: they need no
+        consent, but with a budget, whose guarantee does not cover them.
         """
-        if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
+        options, in_clear = self.options, self._admitted != SECURE
+        if (options.budget is not None or (options.secure and in_clear)) and not options.evaluates:
             text = "policy evaluate off: results on its own samples do not leave this party"
             raise PrivacyError("policy evaluate", got="off", text=text)
-        if self._admitted != RESULTS:
+        if self._admitted not in (RESULTS, SECURE):
             raise PrivacyError("samples", RESULTS, self._admitted)
-        samples = self._held()
-        if samples.X_test is None or samples.y_test is None:
-            return []
-        is_open = not self.options.secure and self.options.budget is None
-        own = self.options.class_prior and is_open and run.is_plain
+        is_open = not options.secure and options.budget is None and in_clear
         mine = self._personalized(run, model) if is_open else model
-        matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
-        for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
-            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
-                scores = mine.shared_scores(X[rows], self.options.n_jobs)
-                for matrix, each in zip(matrices, (model, mine), strict=False):
-                    matrix += confusion(true[rows], predicted(each, scores), run.n_classes)
-                del scores  # those of the next batch take as much memory
-        return list(matrices) if matrices[0].any() else []
+        samples, own = self._held(), options.class_prior and is_open and run.is_plain
+        if samples.X_test is None or samples.y_test is None:
+            return mine, own, iter(())
+        return mine, own, self._tried(run, Samples(samples.X_test, samples.y_test))
 
-    def _tried(self, run: RunSpec, samples: Samples) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
+    def _tried(self, run: RunSpec, samples: Samples) -> Iterator[tuple[Any, Codes]]:
         """Samples and their class codes, some at a time; with a budget those that fit."""
         if self.options.budget is None:
-            yield self._labelled(samples, run.codes, run.spec.n_features)
+            parts = iter([self._labelled(samples, run.codes, run.spec.n_features)])
         else:
             check_samples(samples, run.spec.n_features)
-            yield from fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
+            parts = fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
+        for X, true in parts:
+            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
+                yield X[rows], true[rows]
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""

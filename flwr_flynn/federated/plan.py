@@ -75,6 +75,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]
+    before.append((evaluation.SECURE_EVALUATION, options.sums_results))
     return [*before, (evaluation.EVALUATION, options.is_evaluated or options.distribute)]
 
 

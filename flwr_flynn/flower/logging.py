@@ -14,10 +14,10 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
+from flwr_flynn.federated.evaluation_result import Evaluation
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.outcome import Refined, searched
 from flwr_flynn.federated.phases.columns import AlignedColumns, Columns
-from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
@@ -163,11 +163,13 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
     if isinstance(found, Evaluation) and found.figures is not None:
         figures: dict[str, Any] = found.figures
         worst, text = figures["worst_party"], ""
+        shown = f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples"
+        if worst is None:
+            return f"{shown} ({answers})"
         if prior := figures.get("class_prior"):
             text = f"; with class prior {prior['accuracy']:.4f}, worst {prior['worst_party']['accuracy']:.4f}"
         return (
-            f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples of "
-            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
+            f"{shown} of {len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
         )
     return answers
 

@@ -189,10 +189,11 @@ class BaseStrategy(ABC):
         result, found = self._go_on(EVALUATE, replies, failures, figures), self.evaluation
         if result is None or result.phase.name != "evaluation" or found is None:
             return None
-        names = ("accuracy", "balanced_accuracy", "macro_f1", "accuracy_std", "examples")
-        metrics = {name: found[name] for name in names}
-        metrics |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
-        metrics["worst_party"] = found["worst_party"]["name"]
+        metrics = {name: found[name] for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")}
+        if found["parties"]:  # unknown in a secure sum
+            metrics["accuracy_std"] = found["accuracy_std"]
+            metrics |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
+            metrics["worst_party"] = found["worst_party"]["name"]
         if prior := found["class_prior"]:
             metrics["class_prior_accuracy"] = prior["accuracy"]
             metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
@@ -217,8 +218,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
         are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `mechanism`, `federation`,
-        `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `accept_failures`, `refine_rounds`,
-        `gram`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
+        `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`, `accept_failures`,
+        `refine_rounds`, `gram`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
 
     Raises
     ------

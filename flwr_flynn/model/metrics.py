@@ -50,7 +50,8 @@ def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
 def summary(total: Confusion, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON.
 
-    `by_party` has for each party, by its name, the number of samples classified correctly and that of all, above 0.
+    `by_party` has for each party, by its name, the number of samples classified correctly and that of all, above 0;
+    no party where only the sum is known.
     """
     parties: list[dict[str, Any]] = [
         {"name": name, "accuracy": right / n_examples, "examples": n_examples}
@@ -61,8 +62,8 @@ def summary(total: Confusion, by_party: Mapping[str, tuple[int, int]]) -> dict[s
         **scores(total),
         "examples": int(total.sum()),
         "parties": parties,
-        "worst_party": parties[0],
-        "best_party": parties[-1],
-        "accuracy_std": float(np.std([party["accuracy"] for party in parties])),
+        "worst_party": parties[0] if parties else None,
+        "best_party": parties[-1] if parties else None,
+        "accuracy_std": float(np.std([party["accuracy"] for party in parties])) if parties else None,
         "confusion": total.tolist(),
     }

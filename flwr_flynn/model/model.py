@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
 
 from flwr_flynn._validation import boolean, number
 from flwr_flynn.errors import DataError, SpecError
@@ -18,7 +19,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
+from flwr_flynn.model.refinement import Weights, checked_weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     Scores,
     ScoringRule,
@@ -173,7 +174,9 @@ class Model:
             expected = f"one line of at most {_LONGEST_GUARANTEE} characters"
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.refined is not None:
-            object.__setattr__(self, "refined", _checked_weights(self.refined, members))
+            object.__setattr__(
+                self, "refined", checked_weights(self.refined, [(each.spec.hash_dim, n_classes) for each in members])
+            )
         if self.prior is not None:
             object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
         boolean("aligned", self.aligned, DataError)
@@ -296,6 +299,14 @@ class Model:
             return scores
         return log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
 
+    def probabilities(self, scores: Scores) -> Scores:
+        """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""
+        odds, empty = self.log_odds(scores), self.empty_classes
+        if empty.any() and not empty.all():
+            odds = np.where(empty, -np.inf, odds)
+        found: Scores = softmax(odds / self.temperature, axis=1)
+        return found
+
     @property
     def temperature(self) -> float:
         """Divisor of `log_odds` that makes them logarithms of probabilities: 1 but for one member with its scoring."""
@@ -345,21 +356,6 @@ def counts_sha256(members: Sequence[ModelMember]) -> str:
     """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
     digests = [member.counts.sha256() for member in members]
     return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
-
-
-def _checked_weights(weights: Any, members: Sequence[ModelMember]) -> Weights:
-    """Return weights as a tuple of read-only arrays, if they fit the members."""
-    shapes = [(each.spec.hash_dim, each.counts.n_classes) for each in members]
-    arrays = tuple(np.array(each) for each in weights)
-    if [each.shape for each in arrays] != shapes or any(each.dtype != np.int32 for each in arrays):
-        got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays[:5])
-        raise DataError("refined", f"int32 arrays of shapes {shapes}", got)
-    extremes = [int(extreme) for each in arrays for extreme in (each.min(), each.max())]
-    if any(abs(extreme) > LARGEST_WEIGHT for extreme in extremes):
-        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", max(extremes, key=abs))
-    for each in arrays:
-        each.flags.writeable = False
-    return arrays
 
 
 def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 from sklearn.utils import Tags, gen_batches
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
@@ -97,12 +97,8 @@ class PredictionMixin:
         Proportional to exp(d_l / T), with the values d_l of `Model.log_odds` and T the temperature of the model. All
         classes count as equally frequent, unless the model has a prior, and a class without samples gets 0.
         """
-        odds = self._log_odds(X)
-        empty = self.model_.empty_classes
-        if not empty.all():
-            odds[:, empty] = -np.inf
-        probabilities: Floats = softmax(odds / self.model_.temperature, axis=1)
-        return probabilities
+        scores = self._read_out(X, Model.scores)  # first, as it tells of a model that is not fitted
+        return self.model_.probabilities(scores)
 
     def decision_function(self, X: Any) -> Floats:
         """Compute the scores by which `predict` decides, (n, L) float64, on the scale of `Model.log_odds`.

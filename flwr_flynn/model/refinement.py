@@ -29,6 +29,7 @@ import numpy.typing as npt
 from numba import njit
 from sklearn.utils import gen_batches
 
+from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.leave_one_out_scores import HELD
@@ -239,6 +240,20 @@ def _add_gradient(active, residuals, gradient):  # type: ignore[no-untyped-def]
             sums = gradient[np.uint64(active[p, k])]
             for label in range(len(row)):
                 sums[label] += row[label]
+
+
+def checked_weights(weights: Any, shapes: Sequence[tuple[int, int]]) -> Weights:
+    """Return weights as a tuple of read-only arrays, if they are of these shapes and within their bounds."""
+    arrays = tuple(np.array(each) for each in weights)
+    if [each.shape for each in arrays] != shapes or any(each.dtype != np.int32 for each in arrays):
+        got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays[:5])
+        raise DataError("refined", f"int32 arrays of shapes {shapes}", got)
+    extremes = [int(extreme) for each in arrays for extreme in (each.min(), each.max())]
+    if any(abs(extreme) > LARGEST_WEIGHT for extreme in extremes):
+        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", max(extremes, key=abs))
+    for each in arrays:
+        each.flags.writeable = False
+    return arrays
 
 
 def weights_sha256(weights: Weights) -> str:

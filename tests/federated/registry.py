@@ -11,7 +11,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
@@ -122,6 +122,8 @@ SECURE: dict[str, Request[Any]] = {
 }
 _CUTS = (np.arange(8) << KEY_BITS) // 2
 SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)  # of which there is none in clear
+_RESULTS: Any = CASES["evaluation"].request
+SECURE["evaluation"] = SecureEvaluationRequest(replace(RUN, bound=BOUND), _RESULTS.model)
 SECURE_CASES = {name: Case(request) for name, request in SECURE.items()}
 SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES} | {
     "bins": Tables((ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True),))

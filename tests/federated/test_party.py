@@ -158,7 +158,7 @@ class Greedy(Request[Tables]):
         elif self.wants == "release":
             party.release(RunSpec(SPEC, CLASSES, NOISE))
         else:
-            party.confusion(RUN, evaluation().model)
+            party.tried(RUN, evaluation().model)
         self.got.append(self.wants)
         return Answer()
 
@@ -167,7 +167,7 @@ class Greedy(Request[Tables]):
 
 @pytest.mark.parametrize("budget", [False, True])
 @pytest.mark.parametrize("declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"])
-@pytest.mark.parametrize("wants", ["labelled", "release", "confusion"])
+@pytest.mark.parametrize("wants", ["labelled", "release", "tried"])
 def test_a_request_gets_no_samples_that_it_does_not_declare(
     declares: str, wants: str, budget: bool, tmp_path: Path
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_request_gets_no_samples_that_it_does_not_declare(
     allowed = {
         "labelled": not budget and declares in (EXACT, SECURE),
         "release": budget and declares in (NOISY, SECURE),
-        "confusion": not budget and declares == RESULTS,
+        "tried": not budget and declares in (RESULTS, SECURE),
     }[wants]
     assert Greedy.got == ([wants] if allowed else [])
     assert (REFUSED in answer.metrics) == (not allowed)
@@ -189,7 +189,7 @@ def test_between_requests_nothing_is_to_be_had(tmp_path: Path) -> None:
         for take in (
             lambda who=who: who.labelled(RUN.codes, 4),
             lambda who=who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
-            lambda who=who: who.confusion(RUN, evaluation().model),
+            lambda who=who: who.tried(RUN, evaluation().model),
         ):
             with pytest.raises(PrivacyError):
                 take()

@@ -24,6 +24,9 @@ BINS = "bins-1 bins-2 bins-3 bins-4 bins-5"
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
 
+SECRET: dict[str, Any] = {"secure_bound": 256, "min_parties": 3}
+
+
 def make(**changes: Any) -> RunOptions:
     return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
 
@@ -47,7 +50,10 @@ def names(**changes: Any) -> list[str]:
         ({"spec": AUTO}, "columns counts selection evaluation"),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
         ({"spec": AUTO, "align": True}, "columns aligned-columns counts selection evaluation"),
-        ({"spec": AUTO, "secure_bound": 256, "min_parties": 3}, f"{BINS} columns counts selection evaluation"),
+        (
+            {"spec": AUTO, "secure_bound": 256, "min_parties": 3},
+            f"{BINS} columns counts selection secure-evaluation evaluation",
+        ),
         ({"spec": LARGE}, "columns counts selection evaluation"),
         ({"spec": LARGE, "decay": 0.5}, "columns counts selection evaluation"),
         ({"spec": LARGE, "fraction_evaluate": 0}, "columns counts"),
@@ -58,11 +64,11 @@ def names(**changes: Any) -> list[str]:
         ({"gram": 16}, "counts selection PAIRED evaluation"),
         ({"gram": 16, "decay": 0.5}, "counts PAIRED evaluation"),
         ({"gram": 16, "spec": AUTO}, "columns counts selection PAIRED evaluation"),
-        ({"gram": 16, "secure_bound": 256, "min_parties": 3}, "counts selection PAIRED evaluation"),
+        ({"gram": 16, "secure_bound": 256, "min_parties": 3}, "counts selection PAIRED secure-evaluation evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
-        ({"secure_bound": 256, "min_parties": 3}, "counts selection evaluation"),
-        ({"secure_bound": 256, "min_parties": 3, "decay": 0.5}, "counts evaluation"),
+        ({"secure_bound": 256, "min_parties": 3}, "counts selection secure-evaluation evaluation"),
+        ({"secure_bound": 256, "min_parties": 3, "decay": 0.5}, "counts secure-evaluation evaluation"),
     ],
     ids=str,
 )

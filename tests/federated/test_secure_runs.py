@@ -150,7 +150,7 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
         warned.extend([taken.phase.name] * len(differing))
 
     secretly(options_for(AUTO), shares(n=5), lost("bins 2", "1"), watch=watch)
-    assert warned == ["bins 2", "bins 3", "bins 4", "bins 5", "columns", "counts", "selection"]
+    assert warned == ["bins 2", "bins 3", "bins 4", "bins 5", "columns", "counts", "selection", "secure evaluation"]
     warned.clear()
     secretly(options_for(AUTO), shares(n=5), watch=watch)
     assert not warned
@@ -277,7 +277,13 @@ def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[s
     later = {"spec": before.run_spec.specs, "federation": before, "purpose": "evaluate"}
     handed = secretly(options_for(**later), parts)
     assert [phase.name for phase in handed.phases] == ["evaluation"]
-    assert handed.state.results["evaluation"].figures == made.state.results["evaluation"].figures
+    in_clear, summed = (run.state.results["evaluation"].figures for run in (handed, made))
+    of_parties = {"parties", "worst_party", "best_party", "accuracy_std"}
+    assert {name: in_clear[name] for name in in_clear.keys() - of_parties - {"figures"}} == {
+        name: summed[name] for name in summed.keys() - of_parties - {"figures"}
+    }
+    assert not any(summed[name] for name in of_parties)
+    assert in_clear["figures"] | {"parties": []} == summed["figures"]
     alone = options_for(**later) | {"secure_bound": BOUND, "min_parties": 1}  # as nobody is counted
     assert RunOptions(**alone).min_parties == 1
     assert message.FlyNNStrategy(**alone, min_available_nodes=1).run.phases == handed.phases

@@ -80,7 +80,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     received: list[FlyNNClassifier] = []
     client = FlyNNClient(*points(5), X_test=X, y_test=y, name="Basel", on_model=received.append)
     loss, n_examples, metrics = client.evaluate(ARRAYS, EVALUATE)
-    matrix, own = codec.read_tensors(codec.split(metrics[STATISTIC]))
+    matrix, own, *_ = codec.read_tensors(codec.split(metrics[STATISTIC]))
     assert own.sum() == 30
     assert (n_examples, matrix.sum(), received[0].counts_) == (30, 30, TOTAL)
     assert metrics["accuracy"] == np.trace(matrix) / 30

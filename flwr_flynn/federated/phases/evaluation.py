@@ -1,7 +1,15 @@
 """Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out.
 
-A party may keep it with its own class frequencies beside it, see `model.class_prior`. Its answer has a second confusion
-matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
+An answer has the confusion matrix, histograms of the predicted probabilities, and sums of scores, see
+`model.score_histograms`; with a `group` the latter for the samples of each of its levels, too. A party does
+not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
+few are of other classes; nor the sums of so few.
+
+A party may keep the model with its own class frequencies beside it, see `model.class_prior`. Its answer has a second
+confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
+
+In a run of secure sums the results are one more of them, by phase "secure evaluation", in which nobody sees a party's
+own; this phase then distributes the model alone.
 """
 
 from __future__ import annotations
@@ -15,17 +23,20 @@ import numpy as np
 
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, collect_each
+from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
 from flwr_flynn.federated.compression import pack_signed
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes
+from flwr_flynn.federated.evaluation_result import Evaluation, by_group, evaluated, of_party
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
-from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
+from flwr_flynn.federated.phase import COUNTED, SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
     REFUSED,
     RESULTS,
+    SECURE,
+    TRAIN,
     UNKEPT,
     Answer,
     Config,
@@ -34,25 +45,46 @@ from flwr_flynn.federated.protocol import (
     key,
     refusing,
 )
-from flwr_flynn.federated.request import RunRequest, register
+from flwr_flynn.federated.request import Request, RunRequest, register
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
+from flwr_flynn.model.class_prior import predicted
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.metrics import summary
+from flwr_flynn.model.metrics import confusion
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.score_histograms import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, scored
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
+_LARGEST = 2**53  # of a sum of scores of a party; 1024 of them add up within int64
+
+
+def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
+    """Histograms and sums over at most `total` samples, and of each of so many subgroups."""
+    bounds = np.array([total] * 2 + [min(total * LARGEST_SUM, _LARGEST)] * 4)
+    if n_classes > MOST_CLASSES:
+        return []
+    return [
+        field
+        for name, times in (("", 1), (" by group", n_groups))
+        for field in (
+            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total),
+            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN),
+        )
+        if times
+    ]
 
 
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(RunRequest[Tables]):
-    """Distribute the model, and ask for confusion matrices on held-out samples."""
+    """Distribute the model, and ask for results on held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
     model: Model
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
+    group: str = ""  # a column of the schema
 
     phase = "evaluation"
     channel = EVALUATE
@@ -64,6 +96,7 @@ class EvaluationRequest(RunRequest[Tables]):
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.model.refined is not None,
+            **({key("group"): self.group} if self.group else {}),
             **codec.gram_entries(self.run, self.model.gram),
         }
 
@@ -73,10 +106,16 @@ class EvaluationRequest(RunRequest[Tables]):
         return codec.encode(*(each.counts for each in model.members)) + codec.packed_weights(model.refined or ()) + gram
 
     @classmethod
+    def disclosed(cls, tries: bool) -> str:
+        """Kind of disclosure by an answer."""
+        return RESULTS if tries else NOTHING
+
+    @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
         tries = config.boolean("tries")
-        run = cls.admitted(config, party, RESULTS if tries else NOTHING)
+        run = cls.admitted(config, party, cls.disclosed(tries))
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
+        group = config.text("group", 200) if "group" in config else ""
         refined = gram = None
         if "gram" in config:
             arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
@@ -90,24 +129,34 @@ class EvaluationRequest(RunRequest[Tables]):
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
         with refusing():
             model = model_of_members(run, codec.announced_members(config, run, counts), refined, gram)
-        return cls(run, model, n_releases, tries)
+        found = cls(run, model, n_releases, tries, group)
+        if tries:
+            n_integers = sum(field.size for field in score_fields(run.n_classes, len(found.groups), 0))
+            party.check_memory(24 * n_integers, f"results of {n_integers} integers")
+        return found
 
     @classmethod
     def channel_of(cls, entries: Mapping[str, Any]) -> str:
         return cls.channel
 
     @property
-    def bound(self) -> None:
-        """None: results travel in clear, in a run of secure sums, too."""
+    def bound(self) -> int | None:
+        """None: an evaluation that distributes the model is in clear."""
         return None
 
     @property
     def discloses(self) -> str:
-        return RESULTS if self.tries else NOTHING
+        return self.disclosed(self.tries)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the subgroups."""
+        return subgroup_names(self.run.feature_names, self.group)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         shape = (self.run.n_classes,) * 2
-        return [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
+        matrices = [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
+        return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
         answer = self._evaluated(party) if self.tries else Answer()
@@ -125,19 +174,48 @@ class EvaluationRequest(RunRequest[Tables]):
         if not n_examples:
             return Answer()
         accuracy = float(np.trace(statistic.tables[0]) / n_examples)
-        return Answer([*statistic.tables], n_examples, {"accuracy": accuracy})
+        fields, parts = self.fields(Sizes(n_examples, n_examples)), self.parts(statistic)
+        is_sent = [True, bool(statistic.tables[2]), *[n_examples >= party.options.min_examples] * (len(parts) - 2)]
+        sent = [pair for pair, is_in in zip(zip(fields, parts, strict=True), is_sent, strict=True) if is_in]
+        return Answer(to_arrays(*zip(*sent, strict=True)), n_examples, {"accuracy": accuracy})
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        matrices = party.confusion(self.run, self.model)
-        return Tables(tuple(matrices)), int(matrices[0].sum()) if matrices else 0
+        """Confusion matrices, 1 if there is a second one, and histograms and sums."""
+        mine, has_own, batches = party.tried(self.run, self.model)
+        n_classes, names, least = self.run.n_classes, self.groups, 1
+        if self.bound is None:
+            least = party.options.min_examples
+        matrices = np.zeros((2, n_classes, n_classes), np.int64)
+        tables = [np.zeros(field.shape, np.int64) for field in score_fields(n_classes, len(names), 0)]
+        for X, true in batches:
+            scores = mine.shared_scores(X, party.options.n_jobs)
+            shared = predicted(self.model, scores)
+            matrices[0] += confusion(true, shared, n_classes)
+            matrices[1] += confusion(true, predicted(mine, scores), n_classes) if has_own else 0
+            if tables:
+                probabilities = self.model.probabilities(scores)
+                groups = [np.ones(len(true), bool)]
+                if names:
+                    codes = subgroup_codes(self.run.feature_names, self.group, X)
+                    groups += [codes == index for index in range(len(names))]
+                for table, sums, rows in by_group(tables, groups):
+                    for total, part in zip(
+                        (table, sums), scored(probabilities[rows], true[rows], shared[rows]), strict=False
+                    ):
+                        total += part
+            del scores  # those of the next batch take as much memory
+        for table, sums, _ in by_group(tables, [None] * (1 + len(names))):
+            table[:], sums[:] = above_floor(table, sums, least)
+        return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
-        return list(statistic.tables[:2])
+        shared, own, _, *scores = statistic.tables
+        return [shared, own, *scores]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
         if not np.array_equal(parts[0].sum(axis=1), parts[1].sum(axis=1)):
             raise PayloadError("confusion matrix", "the same samples of each class in both", "different ones")
-        return Tables((*parts, np.zeros((1, 1), np.int64)))
+        return Tables((*parts[:2], np.zeros((1, 1), np.int64), *parts[2:]))
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         if reply.announced > _MAX_EXAMPLES:
@@ -145,55 +223,89 @@ class EvaluationRequest(RunRequest[Tables]):
         return Sizes(reply.announced, reply.announced)
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
-        if (total := sum(statistic.tables[0].ravel().tolist())) != sizes.total:
+        matrix, _, _, *scores = statistic.tables
+        if (total := sum(matrix.ravel().tolist())) != sizes.total:
             raise PayloadError("confusion matrix", f"{sizes.total} examples as announced", total)
+        n_per_class = matrix.sum(axis=1)
+        for index, (table, sums, _) in enumerate(by_group(scores, [None] * (1 + len(self.groups)))):
+            found = table.sum(axis=1).reshape(-1, 2)
+            expected = np.stack([sizes.total - n_per_class, n_per_class], axis=1)
+            is_whole = (found == expected).all(axis=1) | (found == 0).all(axis=1)
+            is_part = (found <= expected).all(axis=1)
+            if not (is_part if index else is_whole).all():
+                raise PayloadError("scores", "the samples of the confusion matrix", "others")
+            if sums[1] > sums[0] or (index == 0 and sums[0] and sums[1] != np.trace(matrix)):
+                raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
         if not self.tries or reply.announced == 0:  # what nobody asked for is not looked at
             return None
-        # A party without a class prior of its own has the shared model, and sends one matrix.
-        has_own = self.run.is_plain and len(arrays) == 2
-        found = super().read(arrays if has_own else [*arrays, *arrays], reply, member)
-        assert found is not None
-        return Tables((*found.tables[:2], np.full((1, 1), has_own, np.int64)))
+        sizes = self.sizes_of(reply, member)
+        fields = [field.capped(self.largest) for field in self.fields(sizes)]
+        # A party without a class prior of its own has the shared model, and sends one matrix; below its floor nothing
+        # but matrices.
+        n_scores = len(fields) - 2
+        has_scores = n_scores > 0 and len(arrays) > n_scores
+        has_own = self.run.is_plain and len(arrays) - n_scores * has_scores == 2
+        parts = of_arrays(arrays, fields[: 1 + has_own] + (fields[2:] if has_scores else []))
+        matrices = [parts[0], parts[has_own]]
+        scores = parts[1 + has_own :] if has_scores else [np.zeros(field.shape, np.int64) for field in fields[2:]]
+        statistic = self.of_parts([*matrices, *scores], 1)
+        self.check(statistic, sizes)
+        return Tables((*matrices, np.full((1, 1), has_own, np.int64), *scores))
 
 
+@register
 @dataclass(frozen=True)
-class Evaluation:
-    """Results of one evaluation."""
+class SecureEvaluationRequest(EvaluationRequest):
+    """Ask for results on held-out samples in a secure sum; without a disclosure floor, as nobody sees a party's own."""
 
-    figures: dict[str, Any] | None  # see `metrics.summary`, with those of the parties' own models; None without any
-    missing: dict[str, str]  # reasons of parties without an answer, by name
-    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
+    phase = "secure evaluation"
+    channel = TRAIN
+
+    @classmethod
+    def disclosed(cls, tries: bool) -> str:
+        return SECURE
+
+    @property
+    def bound(self) -> int | None:
+        return self.run.bound
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        matrix, _, *scores = super().fields(sizes)
+        return [matrix, *scores]
+
+    def parts(self, statistic: Tables) -> list[codec.Array]:
+        shared, _, _, *scores = statistic.tables
+        return [shared, *scores]
+
+    def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
+        return super().of_parts([parts[0], *parts], n_parties)
+
+    def compute(self, party: SampleAccess) -> Answer:
+        return Request.compute(self, party)
 
 
-Right = tuple[int, int, int]
-"""Samples of a party: those that the model gets right, those that the party's own copy does, and all."""
-
-
-def _right(tables: Tables) -> Right:
-    shared, own, _ = tables.tables
-    return int(np.trace(shared)), int(np.trace(own)), int(shared.sum())
-
-
-def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
-    """Results from the sum of confusion matrices, and what is right at each party, by name."""
-    if not parts:
-        return Evaluation(None, missing, unkept)
-
-    def figures(i: int) -> dict[str, Any]:
-        return summary(total.tables[i], {name: (part[i], part[2]) for name, part in parts.items()})
-
-    sent = int(total.tables[2].item())
-    return Evaluation(figures(0) | {"class_prior": figures(1) | {"sent": sent} if sent else None}, missing, unkept)
-
-
-def _request(state: RunState, context: Context) -> EvaluationRequest:
-    run, model = run_of_members(state, context.options), model_of(state, context.options)
+def _asked(state: RunState, context: Context, kind: type[EvaluationRequest], tries: bool) -> EvaluationRequest:
+    run, model, options = run_of_members(state, context.options), model_of(state, context.options), context.options
     n_releases = sum(release.times for release in model.members[0].counts.noise)
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
-    return EvaluationRequest(run, model, n_releases, context.options.is_evaluated)
+    return kind(run, model, n_releases, tries, options.group_column if tries else "")
+
+
+def _request(state: RunState, context: Context) -> EvaluationRequest:
+    return _asked(state, context, EvaluationRequest, context.options.is_evaluated and not context.options.sums_results)
+
+
+def _secure_request(state: RunState, context: Context) -> EvaluationRequest:
+    return _asked(state, context, SecureEvaluationRequest, True)
+
+
+def _figures(batch: Batch[Tables], context: Context) -> dict[str, Any] | None:
+    request = context.request
+    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
+    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -202,8 +314,20 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
         for cid, reply in batch.replies.items()
         if UNKEPT in reply.metrics
     }
-    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
-    return state.with_result("evaluation", evaluated(batch.total, parts, dict(context.missing), unkept))
+    summed = state.results.get(SECURE_EVALUATION.name)
+    found = _figures(batch, context) if summed is None else summed.figures
+    missing = dict(context.missing) if summed is None else {**summed.missing, **context.missing}
+    return state.with_result("evaluation", Evaluation(found, missing, unkept))
 
 
-EVALUATION = Phase("evaluation", EVALUATE, _request, _fold, collect=partial(collect_each, keep=_right), audience=SAMPLE)
+def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    found = Evaluation(_figures(batch, context), dict(context.missing), {})
+    return state.with_result(SECURE_EVALUATION.name, found)
+
+
+EVALUATION = Phase(
+    "evaluation", EVALUATE, _request, _fold, collect=partial(collect_each, keep=of_party), audience=SAMPLE
+)
+SECURE_EVALUATION = Phase(
+    "secure evaluation", TRAIN, _secure_request, _fold_summed, collect=collect_secure, audience=COUNTED
+)

@@ -15,8 +15,8 @@ from sklearn.metrics import confusion_matrix
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.evaluation_result import Result, evaluated
 from flwr_flynn.federated.outcome import model_of_members
-from flwr_flynn.federated.phases.evaluation import evaluated
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -49,7 +49,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(REQUEST, party_of(X, LABELS, X[::3], LABELS[::3], name="Basel", on_model=received.append))
     predicted = received[0].with_prior().predict(X[::3])
-    matrix, own = codec.read_tensors(reply.tensors)
+    matrix, own, *_ = codec.read_tensors(reply.tensors)
     np.testing.assert_array_equal(own, confusion_matrix(LABELS[::3], received[0].predict(X[::3]), labels=NAMES))
     np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], predicted, labels=NAMES))
     assert reply.n_examples == 50
@@ -66,7 +66,7 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
         (ScoringRule("balanced", 0.8, 0.5), 0.75),
         (ScoringRule("balanced", 0.5, 2.0), 0.25),
     ]
-    matrices = codec.read_tensors(reply.tensors)
+    matrices = codec.read_tensors(reply.tensors)[:2]
     for matrix, each in zip(matrices, (model.with_prior(), model), strict=True):
         np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], each.predict(X[::3]), labels=NAMES))
 
@@ -255,7 +255,7 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     assert (evaluation.figures, evaluation.missing) == (None, {})
     tables = np.array(GOOD), np.array(GOOD), np.zeros((1, 1), np.int64)
     right = int(np.trace(tables[0]))
-    assert evaluated(Tables(tables), {"a": (right, right, int(tables[0].sum()))}, {}, {}).figures is not None
+    assert evaluated(Tables(tables), {"a": Result(right, right, int(tables[0].sum()))}) is not None
 
 
 def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
@@ -391,7 +391,7 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
         reply = replied(REQUEST, party_of(X_train, y_train, X, LABELS, on_model=received.append, **options))
         assert REFUSED not in reply.metrics
         assert received[0].model_.prior is None
-        matrices = codec.read_tensors(reply.tensors)
+        matrices = codec.read_tensors(reply.tensors)[:-2]
         assert len(matrices) == (1 if options else 2)
         np.testing.assert_array_equal(matrices[0], matrices[-1])
 
@@ -422,11 +422,11 @@ def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, 
         received: list[FlyNNClassifier] = []
         reply = replied(request, party_of(*skewed(), X, LABELS, on_model=received.append, **options))
         assert REFUSED not in reply.metrics
-        assert len(reply.tensors) == tries
+        assert len(reply.tensors) == 3 * tries
         assert reply.metrics.keys() == ({"accuracy"} if tries else set())
         assert (received[0].model_.prior is not None) == has_prior
         if tries:
-            (matrix,) = codec.read_tensors(reply.tensors)
+            matrix, _, _ = codec.read_tensors(reply.tensors)
             expected = confusion_matrix(LABELS, received[0].with_prior().predict(X), labels=NAMES)
             np.testing.assert_array_equal(matrix, expected)
 

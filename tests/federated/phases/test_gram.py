@@ -33,6 +33,7 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
+from flwr_flynn.model.score_histograms import N_LEVELS, N_SUMS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import evaluation_of
@@ -445,7 +446,8 @@ def test_a_hostile_request_is_refused_by_the_party(name: str) -> None:
 @pytest.mark.parametrize("request_", THREE, ids=["sums", "trial", "evaluation"])
 def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
     model_needs = max(memory_needed(SPEC, 3) + 32 * 9, sum(memory_needed(spec, 3) for spec in TWO) + 64 * ROWS * 3)
-    needed = model_needs if request_ is EVALUATION else memory_of_gram(ROWS, 3)
+    results = 24 * (6 * N_LEVELS + N_SUMS)
+    needed = max(model_needs, results) if request_ is EVALUATION else memory_of_gram(ROWS, 3)
     config = {PHASE: request_.phase, **request_.to_config()}
 
     def asked(limit: int) -> Any:

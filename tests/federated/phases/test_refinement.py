@@ -30,6 +30,7 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, class_factors, held_out, start_weights
 from flwr_flynn.model.refinement_search import Search, refine
+from flwr_flynn.model.score_histograms import N_LEVELS, N_SUMS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import evaluation_of
@@ -353,7 +354,7 @@ def test_weights_beyond_the_memory_of_a_party_are_refused_before_they_are_unpack
     def asked(limit: int) -> Any:
         return party_of(X, LABELS, X, LABELS, memory_limit=limit).answer(config, request_.arrays())
 
-    enough = max(hash_needs, weights_need)
+    enough = max(hash_needs, weights_need, 24 * (6 * N_LEVELS + N_SUMS) if request_ is EVALUATION else 0)
     assert REFUSED not in asked(enough).metrics
     assert str(asked(enough - 1).metrics[REFUSED]).startswith("memory: ")
 

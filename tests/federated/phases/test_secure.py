@@ -87,7 +87,7 @@ def test_too_few_parties_are_not_asked() -> None:
     assert ask is not None
     run.complete(copies(MEAN), Failures())
     assert run.counts == TOTAL
-    assert [phase.name for phase in run.phases] == ["counts", "selection", "evaluation"]
+    assert [phase.name for phase in run.phases] == ["counts", "selection", "secure evaluation", "evaluation"]
 
 
 def test_the_sum_has_room_for_all_or_nobody_is_asked() -> None:

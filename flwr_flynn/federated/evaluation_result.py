@@ -1,0 +1,88 @@
+"""Results of an evaluation: figures over all parties, by party and by subgroup, from the sum of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.model import figures
+from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.metrics import summary
+from flwr_flynn.model.score_histograms import N_SUMS
+
+Array = npt.NDArray[Any]
+
+_MOST_SHOWN = 1000  # parties whose own figures are kept
+
+
+def by_group(tables: Sequence[Array], rows: Sequence[Any]) -> list[tuple[Array, Array, Any]]:
+    """Histograms and sums of all samples, and then of each subgroup, as views, each with the entry of `rows`."""
+    if not tables:
+        return []
+    found = [(tables[0], tables[1], rows[0])]
+    if len(tables) > 2:
+        n = len(rows) - 1
+        found += zip(tables[2].reshape(n, *tables[0].shape), tables[3].reshape(n, N_SUMS), rows[1:], strict=True)
+    return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of one evaluation."""
+
+    figures: dict[str, Any] | None  # see `evaluated`; None without any
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
+
+
+class Result(NamedTuple):
+    """Result of one party."""
+
+    right: int  # samples that the model gets right
+    own_right: int  # those that the party's own copy does
+    n_examples: int
+    figures: dict[str, Any] | None = None  # see `figures.summary`; None below the floor, and of parties beyond 1000
+
+
+def of_party(statistic: Tables, n_before: int) -> Result:
+    """The result of a party, after those of so many others."""
+    shared, own, _, *scores = statistic.tables
+    has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
+    found = figures.summary(scores[0], scores[1]) if has_figures else None
+    return Result(int(np.trace(shared)), int(np.trace(own)), int(shared.sum()), found)
+
+
+def evaluated(
+    total: Tables, parts: Mapping[str, Result], labels: Sequence[Any] = (), groups: Sequence[str] = (), group: str = ""
+) -> dict[str, Any] | None:
+    """Figures from the sum of the answers, and results by party, by name; None without samples.
+
+    They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
+    of `model.figures`, by party and by subgroup as well.
+    """
+    if not total.tables[0].any():
+        return None
+
+    def counted(index: int) -> dict[str, Any]:
+        right = {name: (part.right, part.own_right)[index] for name, part in parts.items()}
+        return summary(total.tables[index], {name: (right[name], part.n_examples) for name, part in parts.items()})
+
+    sent, scores = int(total.tables[2].item()), total.tables[3:]
+    found = None
+    if scores and scores[1][0]:
+        entries = by_group(scores, ["", *groups])
+        levels = [{"level": name, **figures.summary(table, sums)} for table, sums, name in entries[1:] if sums[0]]
+        shown = [{"name": name, **part.figures} for name, part in parts.items() if part.figures]
+        found = {
+            "examples": int(scores[1][0]),
+            "resolution": figures.resolution(scores[0]),
+            "overall": figures.summary(scores[0], scores[1]),
+            "classes": figures.by_class(scores[0], labels),
+            "parties": sorted(shown, key=lambda each: (each["accuracy"], each["name"])),
+            "groups": {"column": group, "levels": levels} if group else None,
+        }
+    return counted(0) | {"class_prior": counted(1) | {"sent": sent} if sent else None, "figures": found}

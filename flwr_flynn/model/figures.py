@@ -1,0 +1,224 @@
+"""Figures of a classifier from histograms of its probabilities, each with an interval of 95 %.
+
+A figure is [value, low, high], or None where it is not defined. The histograms are those of `model.score_histograms`:
+whatever is computed here of the sum of the parties' histograms is exact for the pooled samples, up to the width of the
+levels. Intervals: Wilson's for shares (and, with the samples of the class, for the area under the precision-recall
+curve); for AUROC the score interval with Hanley and McNeil's variance (Newcombe, Statistics in Medicine 25, 2006,
+method 5); for means from their standard errors; for calibration from the information matrix of the logistic fit. Over
+several classes the figure is the mean, and the interval has the means of both ends: wide enough for any correlation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit
+
+from flwr_flynn.model.score_histograms import CENTRES, EDGES, UNIT
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Figure = list[float] | None
+
+_Z = 1.959963984540054  # of the standard normal distribution
+_THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
+_GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)  # of the reliability curve, of equal width
+_MOST_POINTS = 64  # of a ROC curve
+_MOST_STEPS = 50  # of Newton's method
+
+
+def summary(found: Counts, sums: Counts) -> dict[str, Any]:
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)."""
+    parts, two = _Curves(found), len(found) == 4
+    n, correct = int(sums[0]), int(sums[1])
+    scale = UNIT / 2 if two else UNIT  # of two classes the Brier score is usually that of one
+    return {
+        "examples": n,
+        "accuracy": share(correct, n),
+        "auroc": _over_classes(parts.auroc, two),
+        "auprc": _over_classes(parts.auprc, two),
+        "brier": _mean(n, sums[2], sums[3], scale, UNIT),
+        "log_loss": _mean(n, sums[4], sums[5], UNIT, UNIT),
+        "calibration_error": _over_classes(parts.calibration_error, two),
+        "calibration_slope": _over_classes(parts.fitted(1), two),
+        "calibration_intercept": _over_classes(parts.fitted(0), two),
+    }
+
+
+def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
+    """Figures and curves of each class against the rest."""
+    parts = _Curves(found)
+    columns = parts.auroc, parts.auprc, parts.calibration_error, parts.fitted(1), parts.fitted(0)
+    return [
+        {
+            "label": label,
+            "examples": int(parts.n_own[c]),
+            "others": int(parts.n_rest[c]),
+            "auroc": auroc,
+            "auprc": auprc,
+            "calibration": {"error": error, "slope": slope, "intercept": intercept},
+            "thresholds": [parts.at(c, threshold) for threshold in _THRESHOLDS],
+            "roc": parts.roc(c),
+            "reliability": parts.reliability(c),
+        }
+        for c, (label, auroc, auprc, error, slope, intercept) in enumerate(zip(labels, *columns, strict=True))
+    ]
+
+
+def resolution(found: Counts) -> float:
+    """The largest error of an AUROC by the width of the levels: half the share of pairs within one level."""
+    own, rest = found[1::2], found[::2]
+    pairs = own.sum(axis=1) * rest.sum(axis=1).astype(np.float64)
+    within = (own * rest.astype(np.float64)).sum(axis=1)
+    return float((within[pairs > 0] / pairs[pairs > 0] / 2).max(initial=0.0))
+
+
+def share(part: float, n: float) -> Figure:
+    """A share of n samples, with Wilson's interval."""
+    if n <= 0:
+        return None
+    p, z2 = part / n, _Z**2 / n
+    middle, half = (p + z2 / 2) / (1 + z2), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
+    return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
+
+
+def _mean(n: int, total: Any, squares: Any, scale: float, unit: float) -> Figure:
+    """A mean of n values from their sum and that of their squares, both in units of `unit`, times scale / unit."""
+    if n <= 0:
+        return None
+    mean = int(total) / n
+    variance = max(int(squares) * unit / n - (mean * unit) ** 2, 0.0) / unit**2
+    factor = math.exp(min(_Z * math.sqrt(variance / max(n - 1, 1)) / mean, 50.0)) if mean else 1.0
+    return [mean * scale, mean * scale / factor, mean * scale * factor]  # of the logarithm: losses are skewed
+
+
+def _over_classes(figures: Sequence[Figure], two: bool) -> Figure:
+    """The figure of the second of two classes, or the mean over the classes that have one."""
+    if two:
+        return figures[1]
+    found = [figure for figure in figures if figure is not None]
+    return [math.fsum(ends) / len(found) for ends in zip(*found, strict=True)] if found else None
+
+
+class _Curves:
+    """Histograms of each class against the rest, (L, N_LEVELS) both."""
+
+    def __init__(self, found: Counts) -> None:
+        self.own, self.rest = found[1::2].astype(np.float64), found[::2].astype(np.float64)
+        self.n_own, self.n_rest = self.own.sum(axis=1), self.rest.sum(axis=1)
+        self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
+
+    @property
+    def auroc(self) -> list[Figure]:
+        """Probability that a sample of the class gets more than one of the rest; half of a tie."""
+        below = np.cumsum(self.rest, axis=1) - self.rest / 2
+        pairs = np.where(self.is_defined, self.n_own * self.n_rest, 1.0)
+        area = (self.own * below).sum(axis=1) / pairs
+        low, high = _area_interval(area, self.n_own, self.n_rest)
+        return self._figures(area, low, high)
+
+    @property
+    def auprc(self) -> list[Figure]:
+        """Average precision: the mean of the precision at each sample of the class."""
+        own, all_ = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (self.own, self.own + self.rest))
+        area = (self.own * own / np.maximum(all_, 1)).sum(axis=1) / np.maximum(self.n_own, 1)
+        shares = [share(a * n, n) for a, n in zip(area, self.n_own, strict=True)]
+        return [figure if ok else None for figure, ok in zip(shares, self.is_defined, strict=True)]
+
+    @property
+    def calibration_error(self) -> list[Figure]:
+        """Mean distance between predicted and observed shares, over ten groups of equal width."""
+        members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
+        own, n = self.own @ members.T, (self.own + self.rest) @ members.T
+        predicted = ((self.own + self.rest) * CENTRES) @ members.T
+        total = np.maximum(n.sum(axis=1), 1)
+        error = np.abs(own - predicted).sum(axis=1) / total
+        expected = predicted * (1 - predicted / np.maximum(n, 1))  # where few samples are all of one class
+        variance = np.maximum(own * (1 - own / np.maximum(n, 1)), expected)
+        half = _Z * np.sqrt(variance.sum(axis=1)) / total
+        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total  # by chance, where the error is 0
+        return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
+
+    def fitted(self, index: int) -> list[Figure]:
+        """Slope (1) of a logistic regression of the class on the log odds; or intercept (0), with a slope of 1."""
+        x, y, n = logit(CENTRES), self.own, self.own + self.rest
+        a, b = np.zeros(len(n)), np.ones(len(n))
+        with np.errstate(all="ignore"):
+            for _ in range(_MOST_STEPS):
+                p = expit(a[:, None] + b[:, None] * x)
+                w, r = n * p * (1 - p), y - n * p
+                s0, s1, s2 = w.sum(axis=1), w @ x, w @ (x * x)
+                g0, g1 = r.sum(axis=1), r @ x
+                if index == 0:
+                    squares = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1)
+                    step, other, variance = g0 / s0, 0.0 * g0, squares / s0**2  # right for any true slope
+                else:
+                    det = s0 * s2 - s1**2
+                    step, other, variance = (s2 * g0 - s1 * g1) / det, (s0 * g1 - s1 * g0) / det, s0 / det
+                a, b = a + np.clip(step, -2, 2), b + np.clip(other, -2, 2)
+            value, half = (a, b)[index], _Z * np.sqrt(variance)
+            is_found = (np.abs(step) + np.abs(other) < 1e-6) & np.isfinite(half) & (half < 1e3)
+        return self._figures(value, value - half, value + half, is_found)
+
+    def at(self, c: int, threshold: float) -> dict[str, Any]:
+        """Figures of the rule that takes class c from this probability on."""
+        first = int(np.searchsorted(EDGES, threshold, side="right"))
+        hit, false_alarm = self.own[c, first:].sum(), self.rest[c, first:].sum()
+        missed, passed = self.n_own[c] - hit, self.n_rest[c] - false_alarm
+        return {
+            "threshold": threshold,
+            "sensitivity": share(hit, self.n_own[c]),
+            "specificity": share(passed, self.n_rest[c]),
+            "ppv": share(hit, hit + false_alarm),
+            "npv": share(passed, missed + passed),
+        }
+
+    def roc(self, c: int) -> list[list[float]]:
+        """Points (false, true positive rate), from (0, 0) to (1, 1)."""
+        if not self.is_defined[c]:
+            return []
+        rates = [
+            np.append(0.0, np.cumsum(each[c, ::-1]) / n)
+            for each, n in ((self.rest, self.n_rest[c]), (self.own, self.n_own[c]))
+        ]
+        points = list(dict.fromkeys(zip(*(np.round(each, 5).tolist() for each in rates), strict=True)))
+        chosen = np.unique(np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int))
+        return [list(points[index]) for index in chosen]
+
+    def reliability(self, c: int) -> list[dict[str, Any]]:
+        """Mean prediction and observed share of the groups that have samples."""
+        found = []
+        for group in range(10):
+            levels = group == _GROUPS
+            own, both = self.own[c, levels], self.own[c, levels] + self.rest[c, levels]
+            if n := both.sum():
+                predicted = float((both * CENTRES[levels]).sum() / n)
+                found.append({"predicted": predicted, "observed": share(own.sum(), n), "examples": int(n)})
+        return found
+
+    def _figures(self, value: Floats, low: Floats, high: Floats, is_found: Any = True) -> list[Figure]:
+        rows = np.stack([value, low, high], axis=1).tolist()
+        return [row if ok else None for row, ok in zip(rows, self.is_defined & is_found, strict=True)]
+
+
+def _area_interval(area: Floats, n_own: Floats, n_rest: Floats) -> tuple[Floats, Floats]:
+    """Ends of the score interval of an AUROC."""
+    pairs, most = np.maximum(n_own * n_rest, 1), (n_own + n_rest) / 2 - 1
+
+    def is_within(other: Floats) -> npt.NDArray[np.bool_]:
+        spread = other * (1 - other) * (1 + most * ((1 - other) / (2 - other) + other / (1 + other))) / pairs
+        return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
+
+    ends = []
+    for limit in (0.0, 1.0):
+        inside, outside = area.copy(), np.full(len(area), limit)
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            ok = is_within(middle)
+            inside, outside = np.where(ok, middle, inside), np.where(ok, outside, middle)
+        ends.append(inside)
+    return ends[0], ends[1]
