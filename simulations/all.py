@@ -27,6 +27,7 @@ PAGES = {
     "ablation": "",
     "liars": "--data",
     "scale": "",
+    "figures": "--data",
     "privacy": "--data",
     "trees": "--data",
     "tables": "",

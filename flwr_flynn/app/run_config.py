@@ -171,6 +171,9 @@ class ProcessSettings(RunSettings):
         "not with `epsilon` in a deployment, as it does not cover the confusion matrices",
         choices=("auto", "true", "false"),
     )
+    group_column: str = setting(
+        "", "a category among the columns (sex, scanner, ward): the report has figures by its levels, too"
+    )
     check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
     memory_limit: float = setting(
         4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0

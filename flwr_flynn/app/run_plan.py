@@ -134,6 +134,7 @@ def _strategy(
         align=config.align and saved is None,
         groups=config.groups,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
+        group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
     )

@@ -28,7 +28,7 @@ _Z = 1.959963984540054  # of the standard normal distribution
 _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 _GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)  # of the reliability curve, of equal width
 _MOST_POINTS = 64  # of a ROC curve
-_MOST_STEPS = 50  # of Newton's method
+_MOST_STEPS = 100  # of Newton's method
 
 
 def summary(found: Counts, sums: Counts) -> dict[str, Any]:
@@ -146,23 +146,37 @@ class _Curves:
     def fitted(self, index: int) -> list[Figure]:
         """Slope (1) of a logistic regression of the class on the log odds; or intercept (0), with a slope of 1."""
         x, y, n = logit(CENTRES), self.own, self.own + self.rest
-        a, b = np.zeros(len(n)), np.ones(len(n))
+        at, step = np.tile([0.0, 1.0], (len(n), 1)), np.zeros((len(n), 2))
+        best, factor = np.full(len(n), np.inf), np.ones(len(n))
+        hessian = np.zeros((len(n), 2, 2))
         with np.errstate(all="ignore"):
-            for _ in range(_MOST_STEPS):
-                p = expit(a[:, None] + b[:, None] * x)
+            for _ in range(_MOST_STEPS):  # Newton's method, with half the step where the deviance would grow
+                tried = at + factor[:, None] * step
+                odds = tried[:, :1] + tried[:, 1:] * x
+                deviance = (n * np.logaddexp(0, odds) - y * odds).sum(axis=1)
+                is_better = deviance <= best
+                at, best = np.where(is_better[:, None], tried, at), np.where(is_better, deviance, best)
+                factor = np.where(is_better, np.minimum(2 * factor, 1.0), factor / 2)
+                p = expit(at[:, :1] + at[:, 1:] * x)
                 w, r = n * p * (1 - p), y - n * p
-                s0, s1, s2 = w.sum(axis=1), w @ x, w @ (x * x)
-                g0, g1 = r.sum(axis=1), r @ x
+                gradient = np.stack([r.sum(axis=1), r @ x], axis=1)
+                hessian[:, 0, 0], hessian[:, 1, 1] = w.sum(axis=1), w @ (x * x)
+                hessian[:, 0, 1] = hessian[:, 1, 0] = w @ x
                 if index == 0:
-                    squares = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1)
-                    step, other, variance = g0 / s0, 0.0 * g0, squares / s0**2  # right for any true slope
+                    step[:, 0] = gradient[:, 0] / hessian[:, 0, 0]
                 else:
-                    det = s0 * s2 - s1**2
-                    step, other, variance = (s2 * g0 - s1 * g1) / det, (s0 * g1 - s1 * g0) / det, s0 / det
-                a, b = a + np.clip(step, -2, 2), b + np.clip(other, -2, 2)
-            value, half = (a, b)[index], _Z * np.sqrt(variance)
-            is_found = (np.abs(step) + np.abs(other) < 1e-6) & np.isfinite(half) & (half < 1e3)
-        return self._figures(value, value - half, value + half, is_found)
+                    det = hessian[:, 0, 0] * hessian[:, 1, 1] - hessian[:, 0, 1] ** 2
+                    step[:, 0] = (hessian[:, 1, 1] * gradient[:, 0] - hessian[:, 0, 1] * gradient[:, 1]) / det
+                    step[:, 1] = (hessian[:, 0, 0] * gradient[:, 1] - hessian[:, 0, 1] * gradient[:, 0]) / det
+                is_done = np.abs(step).sum(axis=1) < 1e-6
+                if (is_done | ~self.is_defined).all():
+                    break
+            if index == 0:  # right whatever the slope is
+                variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) / hessian[:, 0, 0] ** 2
+            else:
+                variance = hessian[:, 0, 0] / det
+            half = _Z * np.sqrt(variance)
+        return self._figures(at[:, index], at[:, index] - half, at[:, index] + half, is_done & (half < 1e3))
 
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""

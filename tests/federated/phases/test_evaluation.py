@@ -12,23 +12,29 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics import confusion_matrix
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.federated.evaluation_result import Result, evaluated
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.figures import summary
 from flwr_flynn.model.metrics import scores
 from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.score_histograms import N_LEVELS, above_floor, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.schema import Column, Schema
 from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
+from tests.raising import raises
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
@@ -437,3 +443,98 @@ def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused() -> None:
         reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
         with pytest.raises(PayloadError):
             request.read(codec.read_tensors(reply.tensors), reply, None)
+
+
+# ---- histograms of scores
+
+
+def scores_of(reply: Reply) -> list[Any]:
+    return codec.read_tensors(reply.tensors)[-2:]
+
+
+def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
+    received: list[FlyNNClassifier] = []
+    test = np.r_[0:20, 50:60, 100:103]  # of the last class fewer than the floor
+    reply = replied(REQUEST, party_of(*skewed(), X[test], LABELS[test], on_model=received.append))
+    model = received[0].with_prior()
+    found = scored(model.predict_proba(X[test]), Y[test], model.model_.scores(X[test]).argmax(axis=1))
+    told = above_floor(*found, 5)
+    table, sums = scores_of(reply)
+    np.testing.assert_array_equal(sums, told[1])
+    np.testing.assert_array_equal(unpack(table, told[0].shape, 33), told[0])
+    assert told[0].sum(axis=1).tolist() == [13, 20, 23, 10, 0, 0]
+    few = replied(REQUEST, party_of(X, LABELS, X[:4], LABELS[:4]))
+    assert len(few.tensors) == 2  # matrices alone
+
+
+@pytest.mark.parametrize("how", ["iid", "dirichlet", "pathological"])
+def test_figures_do_not_depend_on_the_split(how: str) -> None:
+    run = in_process(options_for(GRID[0], decay=0.5), shares(how), min_examples=1)
+    found = run.state.results["evaluation"].figures["figures"]
+    everything = {name: np.concatenate([share[name] for share in shares(how)]) for name in shares()[0]}
+    pooled = in_process(options_for(GRID[0], decay=0.5, min_parties=1), [everything], min_examples=1)
+    expected = pooled.state.results["evaluation"].figures["figures"]
+    assert {name: found[name] for name in found.keys() - {"parties"}} == {
+        name: expected[name] for name in expected.keys() - {"parties"}
+    }
+    assert [each["label"] for each in found["classes"]] == list(NAMES)
+    assert found["overall"]["accuracy"][0] == run.state.results["evaluation"].figures["accuracy"]
+    assert {each["name"] for each in found["parties"]} <= {f"party-{i}" for i in range(4)}
+
+
+SCORES: dict[str, Any] = {
+    "one sample of a class less": lambda table, sums: (table * (np.arange(6) != 3)[:, None], sums),
+    "another number of samples": lambda table, sums: (table, sums + np.array([1, 0, 0, 0, 0, 0])),
+    "more right than in the matrix": lambda table, sums: (table, sums + np.array([0, 1, 0, 0, 0, 0])),
+    "too large a loss": lambda table, sums: (table, sums + np.array([0, 0, 2**52, 0, 0, 0])),
+    "negative": lambda table, sums: (table, -sums),
+    "another shape": lambda table, sums: (table[:4], sums),
+    "fewer sums": lambda table, sums: (table, sums[:5]),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_that_do_not_fit_the_matrix_are_refused(name: str) -> None:
+    reply = replied(REQUEST, party_of(X, LABELS, X, LABELS, class_prior=False))
+    matrix, packed, sums = codec.read_tensors(reply.tensors)
+    assert REQUEST.read([matrix, packed, sums], reply, None) is not None
+    table, sums = SCORES[name](unpack(packed, (6, N_LEVELS), 150), sums)
+    with pytest.raises(PayloadError):
+        REQUEST.read([matrix, pack(table), sums], reply, None)
+
+
+SEX = Schema([Column("sex", "category", ["f", "m"]), *(Column(name, "number", gaps=False) for name in "abcd")])
+
+
+def with_sex(rows: Any, sexes: Any) -> pd.DataFrame:
+    return pd.DataFrame(X[rows], columns=list("abcd")).assign(sex=sexes)
+
+
+def test_figures_of_subgroups_are_those_of_their_samples() -> None:
+    spec = replace(GRID[0], n_features=SEX.width, center=np.zeros(SEX.width))
+    sexes = np.array(["f", "m", "m", None, "x"], object)[np.arange(150) % 5]
+    parties = [
+        party_of(with_sex(part, sexes[part]), LABELS[part], with_sex(part, sexes[part]), LABELS[part], min_examples=1)
+        for part in (np.arange(0, 150, 2), np.arange(1, 150, 2))
+    ]
+    options = options_for(spec, decay=0.5, min_parties=2, feature_names=SEX, group_column="sex")
+    run = federate(RunOptions(**options), parties)
+    groups = run.state.results["evaluation"].figures["figures"]["groups"]
+    assert groups["column"] == "sex"
+    model = run.model
+    for level, rows in (("f", sexes == "f"), ("m", sexes == "m"), ("(other)", sexes == "x"), ("(missing)", None)):
+        chosen = np.flatnonzero(rows if rows is not None else [each is None for each in sexes])
+        inputs = SEX.encode(with_sex(chosen, sexes[chosen]))
+        read = model.model_.scores(inputs)
+        found = scored(model.model_.probabilities(read), Y[chosen], read.argmax(axis=1))
+        assert {"level": level, **summary(*found)} in groups["levels"]
+    assert len(groups["levels"]) == 4
+
+
+@pytest.mark.parametrize("column", ["a", "height"])
+def test_a_subgroup_is_by_a_category_of_the_schema(column: str) -> None:
+    spec = replace(GRID[0], n_features=SEX.width, center=np.zeros(SEX.width))
+    with raises(ConfigError, field="group_column"):
+        RunOptions(**options_for(spec, feature_names=SEX, group_column=column))
+    with raises(ConfigError, field="group_column"):
+        RunOptions(**options_for(GRID[0], group_column="sex"))

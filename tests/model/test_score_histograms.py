@@ -1,0 +1,131 @@
+"""Histograms of probabilities, and the figures that follow: those of plain loops and of scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, brier_score_loss, confusion_matrix, log_loss, roc_auc_score
+
+from flwr_flynn.model import figures
+from flwr_flynn.model.score_histograms import CENTRES, EDGES, MAX_LOSS, N_LEVELS, N_SUMS, UNIT, above_floor, scored
+from simulations.figures import by_sklearn, coverage
+
+
+def probabilities(n: int, n_classes: int, seed: int = 0, spread: float = 2.0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, n_classes, n)
+    odds = rng.normal(0, spread, (n, n_classes))
+    odds[np.arange(n), true] += spread
+    p = np.exp(odds)
+    return p / p.sum(axis=1, keepdims=True), true
+
+
+def test_levels_have_the_edges_of_hundredths_and_a_middle_each() -> None:
+    assert N_LEVELS == len(CENTRES) == len(EDGES) + 1 == 248
+    assert (np.diff(EDGES) > 0).all()
+    assert all(np.isclose(EDGES, k / 200).any() for k in range(1, 200))
+    assert EDGES[0] < 2e-6 < 1 - EDGES[-1] + 1e-6
+    assert ((CENTRES[1:] > EDGES) & (CENTRES[:-1] < EDGES)).all()
+
+
+@given(st.integers(0, 40), st.integers(2, 5), st.integers(0, 99))
+def test_histograms_and_sums_are_those_of_a_plain_loop(n: int, n_classes: int, seed: int) -> None:
+    p, true = probabilities(n, n_classes, seed, spread=5.0)
+    p[p < 1e-3] = 0.0
+    predicted = p.argmax(axis=1)
+    found, sums = scored(p, true, predicted)
+    table = np.zeros((2 * n_classes, N_LEVELS), np.int64)
+    expected = [0] * N_SUMS
+    for row, label, guess in zip(p, true, predicted, strict=True):
+        for c in range(n_classes):
+            table[2 * c + (c == label), sum(row[c] >= edge for edge in EDGES)] += 1
+        brier = sum((row[c] - (c == label)) ** 2 for c in range(n_classes))
+        loss = -math.log(row[label]) if row[label] > math.exp(-MAX_LOSS) else MAX_LOSS
+        for i, value in enumerate((1, guess == label, *(x / UNIT for x in (brier, brier**2, loss, loss**2)))):
+            expected[i] += round(float(value))
+    np.testing.assert_array_equal(found, table)
+    np.testing.assert_allclose(sums, expected, atol=max(1, n))
+    assert found.dtype == sums.dtype == np.int64
+
+
+@given(st.integers(1, 60), st.integers(2, 4), st.integers(1, 9))
+def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(n: int, n_classes: int, least: int) -> None:
+    p, true = probabilities(n, n_classes)
+    found, sums = scored(p, true, p.argmax(axis=1))
+    told, told_sums = above_floor(found, sums, least)
+    for c in range(n_classes):
+        own = int((true == c).sum())
+        is_told = all(size == 0 or size >= least for size in (own, n - own))
+        np.testing.assert_array_equal(told[2 * c : 2 * c + 2], found[2 * c : 2 * c + 2] * is_told)
+    np.testing.assert_array_equal(told_sums, sums * (n >= least))
+    if least == 1:
+        np.testing.assert_array_equal(told, found)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+@pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
+def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(n_classes: int, spread: float) -> None:
+    p, true = probabilities(3000, n_classes, spread=spread)
+    found, sums = scored(p, true, p.argmax(axis=1))
+    overall, expected = figures.summary(found, sums), by_sklearn(true, p)
+    assert overall["examples"] == 3000
+    assert overall["accuracy"][0] == (p.argmax(axis=1) == true).mean()
+    assert abs(overall["auroc"][0] - expected["auroc"]) <= figures.resolution(found) + 1e-12
+    assert overall["auprc"][0] == pytest.approx(expected["auprc"], abs=0.006)
+    assert overall["brier"][0] == pytest.approx(expected["brier"], abs=1e-6)
+    assert overall["log_loss"][0] == pytest.approx(expected["log_loss"], abs=1e-6)
+    assert overall["calibration_error"][0] == pytest.approx(expected["calibration_error"], abs=0.003)
+    for name, figure in overall.items():
+        if name != "examples":
+            value, low, high = figure
+            assert low <= value <= high
+
+
+def test_figures_of_rounded_probabilities_are_exact() -> None:
+    p, true = probabilities(500, 2)
+    rounded = CENTRES[np.searchsorted(EDGES, p[:, 1], side="right")]
+    found, sums = scored(np.stack([1 - rounded, rounded], axis=1), true, (rounded > 0.5).astype(int))
+    overall, (_, positive) = figures.summary(found, sums), figures.by_class(found, ["a", "b"])
+    assert overall["auroc"][0] == pytest.approx(roc_auc_score(true, rounded), abs=1e-12)
+    assert overall["auprc"][0] == pytest.approx(average_precision_score(true, rounded), abs=1e-12)
+    assert overall["brier"][0] == pytest.approx(brier_score_loss(true, rounded), abs=1e-6)
+    assert overall["log_loss"][0] == pytest.approx(log_loss(true, rounded), abs=1e-6)
+    assert (positive["label"], positive["examples"], positive["others"]) == ("b", (true == 1).sum(), (true == 0).sum())
+    for at in positive["thresholds"]:
+        (tn, fp), (fn, tp) = confusion_matrix(true, rounded >= at["threshold"], labels=[0, 1])
+        assert at["sensitivity"][0] == pytest.approx(tp / (tp + fn))
+        assert at["specificity"][0] == pytest.approx(tn / (tn + fp))
+        assert (at["ppv"] or [None])[0] == (pytest.approx(tp / (tp + fp)) if tp + fp else None)
+        assert (at["npv"] or [None])[0] == (pytest.approx(tn / (tn + fn)) if tn + fn else None)
+    rates = np.array(positive["roc"])
+    assert rates[0].tolist() == [0, 0]
+    assert rates[-1].tolist() == [1, 1]
+    assert (np.diff(rates, axis=0) >= 0).all()
+    assert sum(each["examples"] for each in positive["reliability"]) == 500
+
+
+def test_figures_without_a_meaning_are_none() -> None:
+    p, true = probabilities(20, 2)
+    found, sums = scored(p[true == 1], true[true == 1], p[true == 1].argmax(axis=1))
+    overall = figures.summary(found, sums)
+    assert overall["auroc"] is overall["auprc"] is overall["calibration_slope"] is None
+    assert overall["accuracy"] is not None
+    nobody = figures.summary(np.zeros((4, N_LEVELS), np.int64), np.zeros(N_SUMS, np.int64))
+    assert {value for name, value in nobody.items() if name != "examples"} == {None}
+    apart = np.zeros((4, N_LEVELS), np.int64)
+    apart[[0, 3], [0, -1]] = apart[[1, 2], [-1, 0]] = 30
+    perfect = figures.summary(apart[[2, 1, 2, 1]], np.array([60, 60, 0, 0, 0, 0]))
+    assert perfect["auroc"][0] == perfect["auroc"][2] == 1.0
+    assert 0.85 < perfect["auroc"][1] < 1
+    assert perfect["calibration_slope"] is None  # of any steepness
+
+
+def test_intervals_cover() -> None:
+    """Far fewer draws than `python -m simulations figures` makes: no interval is grossly wrong."""
+    found = coverage((1.0, 0.5, 1.0), 200, 60, 200_000)
+    assert all(found[name] > 0.83 for name in ("accuracy", "auroc", "auprc", "brier", "log_loss", "calibration_slope"))
