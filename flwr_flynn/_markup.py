@@ -19,6 +19,7 @@ _VOID = ("meta", "br")
 STYLE = """
 .flynn{--bar:var(--accent,#3b7fc4)}
 .flynn table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+.flynn caption{text-align:left}
 .flynn th,.flynn td{padding:.4rem .9rem .4rem 0;text-align:left;vertical-align:top;font-weight:400}
 .flynn th[scope=row]{overflow-wrap:anywhere;min-width:7rem;max-width:22rem}
 .flynn .n{text-align:right;white-space:nowrap}
@@ -80,12 +81,12 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
 
 
 def figure(value: float | None) -> str:
-    """A figure with four digits behind the point; an integer with commas between thousands."""
+    """A figure with four digits behind the point, or in all; an integer with commas between thousands."""
     if value is None:
         return NONE
     if isinstance(value, int):
         return f"{value:,}" if abs(value) < 10**15 else f"{float(value):.4g}"
-    return f"{value:.4f}" if abs(value) < 10**6 else f"{value:.4g}"
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 10**6 else f"{value:.4g}"
 
 
 def in_bytes(n: float) -> str:

@@ -12,7 +12,7 @@ Interval = Sequence[float]
 
 MOST_POINTS = 64  # of a curve
 _SIDE, _EDGE = 150, 8  # of a curve's square, and the room around it
-_CELL = 45  # percent of the accent in the darkest cell, on which text can still be read
+_CELL = 45  # percent of the accent in the strongest cell, on which text can still be read
 
 
 def with_interval(interval: Interval | None) -> str:
@@ -108,7 +108,7 @@ def gallery(pictures: Sequence[tuple[str, str, Markup]]) -> Markup:
 
 
 def shades(caption: str, corner: str, head: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> Markup:
-    """A table of numbers of samples; the larger a number's share of its row, the darker its cell."""
+    """A table of numbers of samples; the larger a number's share of its row, the stronger its colour."""
     body = []
     for name, cells in rows:
         total = sum(cells) or 1

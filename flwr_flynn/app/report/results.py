@@ -125,7 +125,9 @@ def confusion(report: Report) -> Parts:
     if not matrix or len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
         return []
     shown = [(name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)][:MOST_CLASSES]
-    said = "Rows are true classes, columns predicted ones. The darker a cell, the larger its share of the true class."
+    said = (
+        "Rows are true classes, columns predicted ones. The stronger a cell's colour, the larger its share of its row."
+    )
     caption = "Test samples by true and predicted class"
     return [
         sentence(said),
@@ -158,7 +160,7 @@ def roc(report: Report) -> Parts:
         sentence(said),
         gallery(drawn),
         left_out(len(classes), "classes", MOST_CLASSES) or joined(),
-        more("ROC curves as a table", table("Points of the ROC curves", head, rows)),
+        more("ROC curves as a table", table("Points of the ROC curves", head, rows), class_="points"),
     ]
 
 
@@ -183,7 +185,7 @@ def calibration(report: Report) -> Parts:
         sentence(said),
         gallery(drawn),
         left_out(len(classes), "classes", MOST_CLASSES) or joined(),
-        more("Reliability as a table", table("Points of the reliability curves", head, rows)),
+        more("Reliability as a table", table("Points of the reliability curves", head, rows), class_="points"),
     ]
 
 

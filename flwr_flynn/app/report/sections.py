@@ -34,9 +34,9 @@ def sentence(*words: Any) -> Markup:
     return tag("p", *words)
 
 
-def more(summary: str, *parts: Any) -> Markup:
+def more(summary: str, *parts: Any, class_: str | None = None) -> Markup:
     """Parts that the reader opens."""
-    return tag("details", tag("summary", summary), *parts)
+    return tag("details", tag("summary", summary), *parts, class_=class_)
 
 
 def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Markup | None:
@@ -96,9 +96,9 @@ def skew(report: Report) -> Parts:
     rows = [("all parties", pooled[:MOST_CLASSES])]
     rows += [(name, sizes[name][:MOST_CLASSES]) for name in order[:MOST_ROWS]]
     said = (
-        "Samples of each class at each party. The darker a cell, the larger the class's share of its row. The party "
-        f"furthest from the mix of all comes first: at {order[0]}, {100 * far[order[0]]:.0f} % of the samples would "
-        "have to be of another class."
+        "Samples of each class at each party. The stronger a cell's colour, the larger its share of its row. "
+        f"The party furthest from the mix of all comes first: at {order[0]}, {100 * far[order[0]]:.0f} % of the "
+        "samples would have to be of another class."
     )
     return [
         sentence(said),

@@ -38,7 +38,7 @@ nav a:hover{text-decoration:underline}
 font-variant-numeric:tabular-nums}
 .tiles span{color:var(--soft);font-size:.85rem}
 table{font-size:.9rem;line-height:1.45;margin:.4rem 0 1rem;min-width:60%}
-caption{text-align:left;color:var(--soft);padding:0 0 .35rem}
+caption{color:var(--soft);padding:0 0 .35rem}
 thead th{color:var(--soft);font-size:.85rem;border-bottom:1px solid var(--ink);vertical-align:bottom}
 tbody th,td{border-bottom:1px solid var(--line)}
 .flynn .n:last-child{padding-right:.2rem}
@@ -65,10 +65,13 @@ figure{margin:0}
 figcaption{font-size:.9rem;line-height:1.4;color:var(--soft);overflow-wrap:anywhere}
 figcaption b{color:var(--ink);font-weight:600}
 footer{padding-top:1.5rem;padding-bottom:3rem;border-top:1px solid var(--line)}
+@media (max-width:40rem){.flynn .n{white-space:normal}}
 @page{margin:16mm}
 @media print{:root{color-scheme:light;--paper:#fff}body{font-size:10pt;print-color-adjust:exact;
 -webkit-print-color-adjust:exact}nav,.skip{display:none}header{padding-top:0}header,main,footer{max-width:none;padding:0}
-.scroll{overflow:visible}table{font-size:8pt}tr,figure,svg,.tiles{break-inside:avoid}h2,caption,summary{break-after:avoid}
+.scroll{overflow:visible}table{font-size:7.5pt}
+.flynn .n{white-space:normal}.points{display:none}
+tr,figure,svg,.tiles{break-inside:avoid}h2,p,caption,summary{break-after:avoid}
 section{padding:1.2rem 0 .6rem}details::details-content{content-visibility:visible;display:block;height:auto}}
 """
     + STYLE
