@@ -143,7 +143,7 @@ SHAPE: dict[str, Any] = {
     "classes": [_label],
     "class_sizes": Each([_count]),
     "evaluation": _EVALUATION,
-    "schema": {"left_out": _REASONS, "missing": _REASONS},
+    "schema": {"missing": _REASONS},
     "columns": {"missing": _REASONS},
     "members": [{"hash_dim": _count, "row_nnz": _count, "hash_nnz": _count, "weight": _figure, "decay": _figure}],
     "specs": [{"hash_dim": _MAYBE_COUNT}],

@@ -16,8 +16,8 @@ from flwr_flynn.privacy.accounting import shown_bound
 
 SECTIONS: dict[str, Callable[[Report], Parts]] = {
     "Who took part": sections.participation,
-    "Classes by site": sections.skew,
-    "Accuracy by site": results.accuracy,
+    "Classes by party": sections.skew,
+    "Accuracy by party": results.accuracy,
     "Figures": results.scores,
     "Confusion": results.confusion,
     "ROC curves": results.roc,
@@ -98,13 +98,10 @@ def _title(report: Report) -> str:
 
 def _summary(report: Report) -> list[Markup]:
     """The run in words, and its first figures."""
-    members, asked, simulation = (
-        report["members"],
-        len(report["parties"]) + len(report["missing"]),
-        report["simulation"],
-    )
-    said = [f"{len(report['parties'])} of {count(simulation['parties'] if simulation else asked, 'party', 'parties')}"]
-    said[0] += f" took part in the action “{report['action']}”." if report["action"] else " took part."
+    members, simulation, counted = report["members"], report["simulation"], len(report["parties"])
+    asked = simulation["parties"] if simulation else counted + len(report["missing"])
+    action = f" in the action “{report['action']}”" if report["action"] else ""
+    said = [f"{figure(counted)} of {count(asked, 'party', 'parties')} took part{action}."]
     samples = "a hidden number of samples" if report["examples"] is None else count(report["examples"], "sample")
     said.append(f"They hold {samples} of {count(len(report['classes']), 'class', 'classes')}.")
     if members:
@@ -133,7 +130,7 @@ def _first_figures(report: Report) -> list[tuple[str, str, str]]:
             found.append((name, figure(evaluation[key]), ""))
     if evaluation.get("parties"):
         worst = min(evaluation["parties"], key=lambda each: (each["accuracy"], each["name"]))
-        found.append(("Worst site", figure(worst["accuracy"]), worst["name"]))
+        found.append(("Worst party", figure(worst["accuracy"]), worst["name"]))
     if report["traffic"]:
         up = sum(each["up"] for each in report["traffic"].values())
         found.append(("Sent by a party", in_bytes(up), "on average"))

@@ -108,12 +108,12 @@ def gallery(pictures: Sequence[tuple[str, str, Markup]]) -> Markup:
 
 
 def shades(caption: str, corner: str, head: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> Markup:
-    """A table of numbers of samples; the larger a number's share of its row, the stronger its colour."""
+    """A table of numbers of samples; the stronger the colour, the more samples, compared with the row's largest."""
     body = []
     for name, cells in rows:
-        total = sum(cells) or 1
+        most = max([*cells, 1])
         shown = (
-            tag("td", figure(n), class_="n cell", style=f"--v:{_CELL * n / total:.0f}" if n else None) for n in cells
+            tag("td", figure(n), class_="n cell", style=f"--v:{_CELL * n / most:.0f}" if n else None) for n in cells
         )
         body.append(tag("tr", tag("th", name, scope="row"), *shown))
     names = [tag("th", shortened(name, 24), scope="col", class_="n") for name in head]

@@ -1,10 +1,11 @@
-"""Sections of the page about accuracy: by site, figures with intervals, confusion, curves, subgroups."""
+"""Sections of the page about accuracy: by party, figures with intervals, confusion, curves, subgroups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from flwr_flynn._markup import Markup, count, figure, joined, table
+from flwr_flynn._markup import Markup, count, figure, table
 from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, thinned, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
@@ -37,7 +38,7 @@ def figures_of(report: Report) -> dict[str, Any]:
 
 
 def accuracy(report: Report) -> Parts:
-    """Accuracy by site, worst first."""
+    """Accuracy by party, worst first."""
     evaluation = report["evaluation"] or {}
     known = {each["name"]: each["accuracy"] for each in figures_of(report)["parties"]}
     rows = sorted(evaluation.get("parties", ()), key=lambda each: (each["accuracy"], each["name"]))
@@ -48,20 +49,20 @@ def accuracy(report: Report) -> Parts:
         (each["name"], with_interval(known.get(each["name"]) or None) if known else each["accuracy"], each["examples"])
         for each in rows[:MOST_ROWS]
     ]
-    said = f"{count(len(rows), 'site')} tried the model on test samples of their own, the worst first"
+    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first"
     ends = ", with 95 % intervals. " if known else ". "
-    said += f"{ends}Accuracy by site: {quantiles(each['accuracy'] for each in rows)}."
+    said += ends if len(rows) < 5 else f"{ends}Accuracy: {quantiles(each['accuracy'] for each in rows)}."
     if prior := evaluation.get("class_prior"):
-        said += f" With each site's class prior the accuracy over all is {figure(prior['accuracy'])}."
+        said += f" With each party's class prior the accuracy over all is {figure(prior['accuracy'])}."
     all_ = evaluation["accuracy"]
     line = "" if all_ is None else f" The dashed line is the accuracy over all samples, {figure(all_)}."
-    title = "Accuracy by site"
+    title = "Accuracy by party"
     return [
         sentence(said, line),
         intervals(title, f"{title}; the table below has the numbers", with_ends[:MOST_BARS], all_),
-        left_out(len(rows), "sites", MOST_BARS, " of the picture, the best ones") or joined(),
-        more("Accuracy as a table", table(title, ("site", "accuracy", "test samples"), listed)),
-        left_out(len(rows), "sites", order=" of the table, the best ones") or joined(),
+        left_out(len(rows), "parties", MOST_BARS, " of the picture, the best ones"),
+        more("Accuracy as a table", table(title, ("party", "accuracy", "test samples"), listed)),
+        left_out(len(rows), "parties", order=" of the table, the best ones"),
     ]
 
 
@@ -71,20 +72,21 @@ def scores(report: Report) -> Parts:
     overall = figures["overall"] or {}
     rows = [(name, with_interval(overall[key])) for key, name in NAMES.items() if overall.get(key)]
     if evaluation:
-        plain = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+        plain = {} if overall.get("accuracy") else {"accuracy": "accuracy"}
+        plain |= {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
         rows += [(name, figure(evaluation[key])) for key, name in plain.items() if evaluation[key] is not None]
     if not rows:
         return []
     samples = figures.get("examples") or evaluation["examples"]
-    said = f"Over {count(samples, 'test sample')} of all sites" if samples else "Over the test samples of all sites"
+    said = f"Over {count(samples, 'test sample')} of all parties" if samples else "Over the test samples of all parties"
     said += ", with 95 % intervals in brackets. " if overall else ". "
     if len(figures["classes"]) > 2 and overall:
         said += "AUROC, AUPRC and calibration are means over the classes, each against the rest. "
     if figures.get("resolution"):
         said += f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} at most. "
     if figures.get("floor"):
-        said += f"No site tells a figure of fewer than {count(figures['floor'], 'sample')}."
-    found = [sentence(said), table("Figures over all sites", ("figure", "value"), rows)]
+        said += f"No party tells a figure of fewer than {count(figures['floor'], 'sample')}."
+    found = [sentence(said), table("Figures over all parties", ("figure", "value"), rows)]
     classes = figures["classes"][:MOST_CLASSES]
     by_class = [
         (
@@ -108,7 +110,7 @@ def scores(report: Report) -> Parts:
         columns = "class", "threshold", "sensitivity", "specificity", "PPV", "NPV"
         shown = table("Rates at thresholds of the probability", columns, rates[:MOST_ROWS])
         found.append(more("Sensitivity, specificity, PPV and NPV", shown, left_out(len(rates), "rows")))
-    return [*found, left_out(len(figures["classes"]), "classes", MOST_CLASSES) or joined()]
+    return [*found, left_out(len(figures["classes"]), "classes", MOST_CLASSES)]
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
@@ -125,14 +127,12 @@ def confusion(report: Report) -> Parts:
     if not matrix or len(matrix) != len(names) or any(len(row) != len(names) for row in matrix):
         return []
     shown = [(name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)][:MOST_CLASSES]
-    said = (
-        "Rows are true classes, columns predicted ones. The stronger a cell's colour, the larger its share of its row."
-    )
+    said = "Rows are true classes, columns predicted ones. The stronger the colour, the more samples, by row."
     caption = "Test samples by true and predicted class"
     return [
         sentence(said),
         shades(caption, "true \\ predicted", names[:MOST_CLASSES], shown),
-        left_out(len(names), "classes", MOST_CLASSES) or joined(),
+        left_out(len(names), "classes", MOST_CLASSES),
     ]
 
 
@@ -144,48 +144,45 @@ def _pictured(report: Report, key: str) -> list[dict[str, Any]]:
 
 def roc(report: Report) -> Parts:
     """ROC curves."""
-    classes = _pictured(report, "roc")
-    if not classes:
-        return []
-    drawn: list[tuple[str, str, Markup]] = []
-    rows = []
-    for each in classes[:MOST_CLASSES]:
-        area = with_interval(each["auroc"])
-        title = f"ROC curve of {each['label']}"
-        drawn.append((each["label"], f"AUROC {area}", curve(title, f"AUROC {area}", each["roc"])))
-        rows += [(each["label"], *point) for point in thinned(each["roc"], 11)]
+
+    def drawn(of: dict[str, Any]) -> tuple[str, Markup, list[Any]]:
+        area = f"AUROC {with_interval(of['auroc'])}"
+        return area, curve(f"ROC curve of {of['label']}", area, of["roc"]), thinned(of["roc"], 11)
+
     said = "Share of the class that is found over the share of false alarms, at all thresholds; chance is the diagonal."
-    head = "class", "false positive rate", "sensitivity"
-    return [
-        sentence(said),
-        gallery(drawn),
-        left_out(len(classes), "classes", MOST_CLASSES) or joined(),
-        more("ROC curves as a table", table("Points of the ROC curves", head, rows), class_="points"),
-    ]
+    return _curves(_pictured(report, "roc"), said, drawn, "ROC curves", ("false positive rate", "sensitivity"))
 
 
 def calibration(report: Report) -> Parts:
     """Reliability curves."""
-    classes = _pictured(report, "reliability")
+
+    def drawn(of: dict[str, Any]) -> tuple[str, Markup, list[Any]]:
+        error, bins = f"calibration error {_calibration(of)[0]}", thinned(of["reliability"], 20)
+        points = [(each["predicted"], with_interval(each["observed"]), each["examples"]) for each in bins]
+        return error, reliability(f"Reliability curve of {of['label']}", error, of["reliability"]), points
+
+    said = "Share of samples that are of the class, over the probability that the model gives; the diagonal is right."
+    columns = "mean predicted", "observed", "samples"
+    return _curves(_pictured(report, "reliability"), said, drawn, "Reliability curves", columns)
+
+
+def _curves(
+    classes: list[dict[str, Any]],
+    said: str,
+    drawn: Callable[[dict[str, Any]], tuple[str, Markup, list[Any]]],
+    title: str,
+    columns: Sequence[str],
+) -> Parts:
+    """A curve of each class, and their points as one table."""
     if not classes:
         return []
-    drawn: list[tuple[str, str, Markup]] = []
-    rows = []
-    for each in classes[:MOST_CLASSES]:
-        error = f"calibration error {_calibration(each)[0]}"
-        picture = reliability(f"Reliability curve of {each['label']}", error, each["reliability"])
-        drawn.append((each["label"], error, picture))
-        rows += [
-            (each["label"], bin_["predicted"], with_interval(bin_["observed"]), bin_["examples"])
-            for bin_ in thinned(each["reliability"], 20)
-        ]
-    said = "Share of samples that are of the class, over the probability that the model gives; the diagonal is right."
-    head = "class", "mean predicted", "observed", "samples"
+    shown = [(each["label"], *drawn(each)) for each in classes[:MOST_CLASSES]]
+    rows = [(label, *point) for label, _, _, points in shown for point in points]
     return [
         sentence(said),
-        gallery(drawn),
-        left_out(len(classes), "classes", MOST_CLASSES) or joined(),
-        more("Reliability as a table", table("Points of the reliability curves", head, rows), class_="points"),
+        gallery([(label, words, picture) for label, words, picture, _ in shown]),
+        left_out(len(classes), "classes", MOST_CLASSES),
+        more(f"{title} as a table", table(f"Points of the {title}", ("class", *columns), rows), class_="points"),
     ]
 
 
@@ -201,9 +198,9 @@ def subgroups(report: Report) -> Parts:
     title, head = f"Accuracy by level of {groups['column']}", ["level", "samples", *(NAMES[key] for key in keys)]
     return [
         sentence(f"Test samples by the level of the column {groups['column']}, the lowest accuracy first."),
-        intervals(title, f"{title}; the table below has the numbers", known[:MOST_BARS], None) if known else joined(),
+        intervals(title, f"{title}; the table below has the numbers", known[:MOST_BARS], None) if known else None,
         more("Subgroups as a table", table(f"Figures by level of {groups['column']}", head, rows[:MOST_ROWS])),
-        left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS) or joined(),
+        left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
     ]
 
 

@@ -10,13 +10,13 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flwr_flynn._markup import NONE, Markup, bars, count, figure, in_bytes, joined, shortened, table, tag
+from flwr_flynn._markup import NONE, Markup, bars, count, figure, in_bytes, shortened, table, tag
 from flwr_flynn.app.report.pictures import shades
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.privacy.accounting import shown_bound
 
 Report = dict[str, Any]
-Parts = list[Markup]
+Parts = Sequence[Markup | None]
 
 MOST_ROWS, MOST_CLASSES, MOST_BARS = 100, 32, 24
 _PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
@@ -67,10 +67,10 @@ def participation(report: Report) -> Parts:
     if not (rows or parties):
         return []
     said = f"{count(len(rows), 'time')} a party was left out of a step." if rows else "No party was left out of a step."
-    found = [sentence(f"{count(len(parties), 'party', 'parties')} took part. {said}")]
+    found: list[Markup | None] = [sentence(f"{count(len(parties), 'party', 'parties')} took part. {said}")]
     if rows:
         found.append(table("Parties that were left out", ("party", "step", "reason"), rows[:MOST_ROWS]))
-        found += [left_out(len(rows), "reasons") or joined()]
+        found += [left_out(len(rows), "reasons")]
     if parties:
         listed = [(each["name"], each["examples"], _size(each["bytes"]), each["seconds"]) for each in parties]
         columns = "party", "samples", "bytes sent", "seconds"
@@ -93,18 +93,19 @@ def skew(report: Report) -> Parts:
 
     far = {name: distance(row) for name, row in sizes.items()}
     order = sorted(sizes, key=lambda name: (-far[name], name))
-    rows = [("all parties", pooled[:MOST_CLASSES])]
-    rows += [(name, sizes[name][:MOST_CLASSES]) for name in order[:MOST_ROWS]]
+    rows = [(name, sizes[name][:MOST_CLASSES]) for name in order[:MOST_ROWS]]
+    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:], names[:MOST_CLASSES]
     said = (
-        "Samples of each class at each party. The stronger a cell's colour, the larger its share of its row. "
+        "Samples of each class at each party. The stronger the colour, the more samples, by row. "
         f"The party furthest from the mix of all comes first: at {order[0]}, {100 * far[order[0]]:.0f} % of the "
         "samples would have to be of another class."
     )
     return [
         sentence(said),
-        shades("Training samples by party and class", "party", names[:MOST_CLASSES], rows),
-        left_out(len(sizes), "parties", order=", those nearest to the mix of all") or joined(),
-        left_out(len(names), "classes", MOST_CLASSES) or joined(),
+        shades("Training samples by party and class", "party", head, [("all parties", pooled[:MOST_CLASSES]), *first]),
+        more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
+        left_out(len(sizes), "parties", order=", those nearest to the mix of all"),
+        left_out(len(names), "classes", MOST_CLASSES),
     ]
 
 
@@ -120,7 +121,7 @@ def model(report: Report) -> Parts:
     ]
     if not rows:
         return []
-    said = f"The model has {count(len(rows), 'member')}: hashes, each with its counts, whose scores add with weights."
+    said = "A member of the model is a hash with its counts. The scores of the members add, by their weights."
     columns = "member", "rows", "nonzeros per row", "winners", "decay", "weight"
     found = [sentence(said), table("Members of the model", columns, rows[:MOST_ROWS]), *_tried(report)]
     best = [max(each) for each in (selection or {}).get("accuracies", ()) if each]
@@ -133,7 +134,7 @@ def model(report: Report) -> Parts:
         found += [
             sentence(said + (f" on {count(samples, 'sample')}." if samples is not None else ".")),
             bars("Candidates", said, [(name, value, best[i]) for i, (name, value) in enumerate(shown)]),
-            left_out(len(best), "candidates", MOST_BARS) or joined(),
+            left_out(len(best), "candidates", MOST_BARS),
             more("Candidates as a table", table("Candidates", ("candidate", "leave-one-out"), shown)),
         ]
     return found
@@ -203,12 +204,12 @@ def costs(report: Report) -> Parts:
         sentence(said, took),
         bars("Bytes by phase", "Bytes sent and received by an average party in each phase", drawn),
         more("Bytes as a table", table("Bytes by phase, average over the parties", columns, rows)),
-        left_out(len(report["traffic"]), "phases", MOST_BARS) or joined(),
+        left_out(len(report["traffic"]), "phases", MOST_BARS),
     ]
 
 
 def messages(report: Report) -> Parts:
-    """Figures that left the sites."""
+    """Figures that left the parties."""
     rows = []
     for phase, each in report["messages"].items():
         kind = _KINDS.get(each["kind"], each["kind"])
@@ -219,11 +220,11 @@ def messages(report: Report) -> Parts:
     if not rows:
         return []
     least = min((row[5] for row in rows if row[5] is not None), default=None)
-    said = "Every message of a party, by phase. Samples themselves stay at the sites; figures about them leave."
+    said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
     if least is not None:
         said += f" The smallest number of samples behind one figure is {figure(least)}."
     columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "fewest samples", "parties"
-    return [sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages") or joined()]
+    return [sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")]
 
 
 def privacy(report: Report) -> Parts:
@@ -250,7 +251,7 @@ def privacy(report: Report) -> Parts:
         )
     else:
         counted = (
-            "There is no privacy guarantee: exact figures left the sites without noise. Whoever reads the messages, "
+            "There is no privacy guarantee: exact figures left the parties without noise. Whoever reads the messages, "
             "the server first of all, sees each party's number of samples of each class."
         )
     meaning = (
@@ -258,7 +259,15 @@ def privacy(report: Report) -> Parts:
         "which allows guesses at the sample. The model is the sum of the counts: whoever has the model can test "
         "whether a given sample fits it. A sum of hashes is not anonymous."
     )
-    return [sentence(counted), sentence(meaning), sentence("The setting epsilon adds noise, with a guarantee.")]
+    further = []
+    if report["columns"]:
+        further.append(
+            "Histograms of the columns disclose every k-th value of each column, by class; k is min-examples."
+        )
+    if report["gram"]:
+        further.append("A Gram matrix of few samples discloses as much as the samples themselves.")
+    further.append("The setting epsilon adds noise, with a guarantee.")
+    return [sentence(counted), sentence(meaning), sentence(" ".join(further))]
 
 
 # ---- settings
@@ -285,7 +294,7 @@ def settings(report: Report) -> Parts:
         tag("pre", command),
         more("Settings that differ from the defaults", table("Given settings", ("setting", "value"), rows(given)))
         if given
-        else joined(),
+        else None,
         more("Settings at their defaults", table("Default settings", ("setting", "value"), rows(rest))),
         more("Versions", table("Versions", ("package", "version"), versions)),
     ]

@@ -70,11 +70,11 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
     root = tree(page(made))
     assert [each.text for each in root.iter("h2")] == list(SECTIONS)
     found, evaluation = rows(root), made["evaluation"]
-    sites = {row[0]: row[1:] for row in found["Accuracy by site"][1:]}
+    sites = {row[0]: row[1:] for row in found["Accuracy by party"][1:]}
     assert {name: float(cells[0].split()[0]) for name, cells in sites.items()} == {
         party["name"]: party["accuracy"] for party in evaluation["parties"]
     }
-    shown = dict(row for row in found["Figures over all sites"])
+    shown = dict(row for row in found["Figures over all parties"])
     for name, key in (("AUROC", "auroc"), ("log-loss", "log_loss"), ("calibration intercept", "calibration_intercept")):
         value, low, high = evaluation["figures"]["overall"][key]
         assert shown[name] == f"{figure(value)} ({figure(low)} to {figure(high)})"
@@ -94,7 +94,7 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
 
 def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
     made = metrics()
-    assert "exact figures left the sites without noise" in page(made)
+    assert "exact figures left the parties without noise" in page(made)
     made["settings"]["secure"] = True
     assert "a server that keeps to the protocol sees sums" in page(made)
     made["privacy"] = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5, "covers_evaluation": False}
