@@ -209,20 +209,24 @@ def costs(report: Report) -> Parts:
 
 
 def messages(report: Report) -> Parts:
-    """Figures that left the parties."""
+    """Figures that left the parties; equal ones of a phase are one row."""
     rows = []
     for phase, each in report["messages"].items():
-        kind = _KINDS.get(each["kind"], each["kind"])
-        for field in each["fields"] or [{"name": NONE, "shape": [], "bytes": None, "least": None}]:
-            size = NONE if field["bytes"] is None else " / ".join(map(in_bytes, field["bytes"]))
-            shape = shortened(" \N{MULTIPLICATION SIGN} ".join(map(figure, field["shape"])) or NONE, 60)
-            rows.append((phase, kind, field["name"], shape, size, field["least"], each["parties"]))
+        found: dict[tuple[Any, ...], list[list[float]]] = {}
+        for field in each["fields"]:
+            key = field["name"], " \N{MULTIPLICATION SIGN} ".join(map(figure, field["shape"][:8])), field["least"]
+            found.setdefault(key, []).append(field["bytes"] or [])
+        for (name, shape, least), sizes in (found or {(NONE, NONE, None): [[]]}).items():
+            sent = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
+            named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
+            kind = _KINDS.get(each["kind"], each["kind"])
+            rows.append((phase, kind, named, shape or "varies", sent, least, each["parties"]))
     if not rows:
         return []
-    least = min((row[5] for row in rows if row[5] is not None), default=None)
+    known = [row[5] for row in rows if row[5] is not None]
     said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
-    if least is not None:
-        said += f" The smallest number of samples behind one figure is {figure(least)}."
+    if known:
+        said += f" The smallest number of samples behind one figure is {figure(min(known))}."
     columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "fewest samples", "parties"
     return [sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")]
 
@@ -282,7 +286,8 @@ def settings(report: Report) -> Parts:
     given = {key: value for key, value in found.items() if key not in defaults or value != defaults[key]}
     known = {key: value for key, value in given.items() if key in defaults and key not in _PLACES}
     config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in known.items())
-    command = f"flwr run . --run-config {shlex.quote(config)}" if config else "flwr run ."
+    nodes = f" --federation-config num-supernodes={report['simulation']['parties']}" if report["simulation"] else ""
+    command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
     rest = {key: value for key, value in found.items() if key not in given}
     versions = list(report["versions"].items())[:MOST_ROWS]
 

@@ -66,7 +66,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         "format": 3,
         "action": "train",
         "run": {"run_id": "7213", "seconds": 41.27},
-        "simulation": None,
+        "simulation": {"parties": n_parties + 1, "dealt": 2500, "samples": 2500},
         "parties": [
             {"name": name, "cid": str(i), "examples": int(row.sum()), "bytes": 60_000 + i, "seconds": 0.5 + i / 100}
             for i, (name, row) in enumerate(zip(names, sizes, strict=True))

@@ -87,9 +87,12 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
         ["0.8731", "0.8012"],
         ["0.8642", "0.7954"],
     ]
+    made["messages"]["counts"]["fields"] *= 6
+    messages = [row for row in rows(tree(page(made)))["Messages"] if row[0] == "counts"]
+    assert [[*row[2:3], *row[4:6]] for row in messages] == [["6 times counts", "54.0 kB / 60.0 kB / 72.0 kB", "1"]]
     pre = root.find(".//pre")
     assert pre is not None
-    assert pre.text == "flwr run . --run-config 'alpha=0.3 effort=\"thorough\"'"
+    assert pre.text == "flwr run . --federation-config num-supernodes=11 --run-config 'alpha=0.3 effort=\"thorough\"'"
 
 
 def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
