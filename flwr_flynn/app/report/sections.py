@@ -285,7 +285,7 @@ def settings(report: Report) -> Parts:
         return []
     given = {key: value for key, value in found.items() if key not in defaults or value != defaults[key]}
     known = {key: value for key, value in given.items() if key in defaults and key not in _PLACES}
-    config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in known.items())
+    config = " ".join(f"{key}={_typed(value)}" for key, value in known.items())
     nodes = f" --federation-config num-supernodes={report['simulation']['parties']}" if report["simulation"] else ""
     command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
     rest = {key: value for key, value in found.items() if key not in given}
@@ -303,6 +303,13 @@ def settings(report: Report) -> Parts:
         more("Settings at their defaults", table("Default settings", ("setting", "value"), rows(rest))),
         more("Versions", table("Versions", ("package", "version"), versions)),
     ]
+
+
+def _typed(value: Any) -> str:
+    """A value in TOML. Flower looks for the end of a text at the next quotation mark, so those inside are escaped."""
+    parts = value.split('"') if isinstance(value, str) else [value]
+    typed = [json.dumps(part, ensure_ascii=False) for part in parts]
+    return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"' if isinstance(value, str) else typed[0]
 
 
 def _size(n: int | None) -> str:

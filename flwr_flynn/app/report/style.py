@@ -3,7 +3,8 @@
 from flwr_flynn._markup import STYLE, Markup
 
 PAGE_STYLE = Markup(
-    """
+    STYLE
+    + """
 :root{color-scheme:light dark;--ink:#1b232d;--soft:#566271;--line:#dce1e7;--paper:#fdfdfc;--wash:#f3f5f6;
 --accent:#0a6299}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e4e8ec;--soft:#a4afbb;--line:#303943;--paper:#13171c;
@@ -71,8 +72,7 @@ footer{padding-top:1.5rem;padding-bottom:3rem;border-top:1px solid var(--line)}
 -webkit-print-color-adjust:exact}nav,.skip{display:none}header{padding-top:0}header,main,footer{max-width:none;padding:0}
 .scroll{overflow:visible}table{font-size:7.5pt}
 .flynn .n{white-space:normal}.points{display:none}
-tr,figure,svg,.tiles{break-inside:avoid}h2,p,caption,summary{break-after:avoid}
+tr,p,figure,svg,.tiles{break-inside:avoid}h2,p,caption,summary{break-after:avoid}
 section{padding:1.2rem 0 .6rem}details::details-content{content-visibility:visible;display:block;height:auto}}
 """
-    + STYLE
 )

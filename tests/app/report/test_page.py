@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from flwr.common.config import parse_config_args
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,9 +92,24 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
     made["messages"]["counts"]["fields"] *= 6
     messages = [row for row in rows(tree(page(made)))["Messages"] if row[0] == "counts"]
     assert [[*row[2:3], *row[4:6]] for row in messages] == [["6 times counts", "54.0 kB / 60.0 kB / 72.0 kB", "1"]]
-    pre = root.find(".//pre")
+
+
+def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
+    made = metrics()
+    settings = {
+        "alpha": 0.3,
+        "align": True,
+        "seed": 7,
+        "classes": 'a b,"c",d\'e\\f $x',
+        "center": "\u00fc\tx",
+        "decay": "0.5",
+    }
+    made["settings"] = {"dataset": "digits", "output-dir": "out", **settings}
+    pre = tree(page(made)).find(".//pre")
     assert pre is not None
-    assert pre.text == "flwr run . --federation-config num-supernodes=11 --run-config 'alpha=0.3 effort=\"thorough\"'"
+    *start, config = shlex.split(pre.text or "")
+    assert start == ["flwr", "run", ".", "--federation-config", "num-supernodes=11", "--run-config"]
+    assert parse_config_args([config]) == settings
 
 
 def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
