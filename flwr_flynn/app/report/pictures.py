@@ -20,7 +20,7 @@ def with_interval(interval: Interval | None) -> str:
     if interval is None:
         return NONE
     value, low, high = map(figure, interval)
-    return f"{value} ({low} to {high})"
+    return f"{value} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
 def thinned(points: Sequence[Any], most: int) -> list[Any]:

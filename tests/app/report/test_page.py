@@ -79,7 +79,7 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
     shown = dict(row for row in found["Figures over all parties"])
     for name, key in (("AUROC", "auroc"), ("log-loss", "log_loss"), ("calibration intercept", "calibration_intercept")):
         value, low, high = evaluation["figures"]["overall"][key]
-        assert shown[name] == f"{figure(value)} ({figure(low)} to {figure(high)})"
+        assert shown[name].replace("\xa0", " ") == f"{figure(value)} ({figure(low)} to {figure(high)})"
     table = [[int(cell) for cell in row[1:]] for row in found["Test samples by true and predicted class"][1:]]
     assert table == evaluation["confusion"]
     by_party = {row[0]: list(map(int, row[1:])) for row in found["Training samples by party and class"][2:]}
