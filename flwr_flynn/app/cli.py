@@ -16,6 +16,7 @@ from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_files, cli_model
 from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
+from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
 
 
@@ -41,6 +42,8 @@ def _run(options: argparse.Namespace) -> int:
     verb = options.verb
     if verb == "show":
         return cli_model.show(options.model, as_json=options.json)
+    if verb == "report":
+        return page.show(options.metrics)
     dialect = Dialect(
         SEPARATOR_NAMES.get(options.separator, ""),
         options.decimal,
@@ -91,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("show", help="what a model file holds")
     verb.add_argument("model", help="a model file (.npz)")
     verb.add_argument("--json", action="store_true", help="as JSON")
+
+    verb = verbs.add_parser("report", help="the page of a run, as HTML")
+    verb.add_argument("metrics", help="a metrics.json")
 
     verb = verbs.add_parser("predict", parents=[of_files], help="classify the rows of a file, as CSV")
     verb.add_argument("model", help="a model file (.npz)")

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_flynn._files import writing
 from flwr_flynn.app import metrics_json, report_text
 from flwr_flynn.app.data.datasets import full_text
+from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
@@ -27,7 +28,7 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS = "model.npz", "metrics.json"
+_MODEL, _METRICS, _PAGE = "model.npz", "metrics.json", "report.html"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -35,7 +36,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz` and `metrics.json` in the output folder."""
+    """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
     _FLOWER.addFilter(one_line)
     try:
         start = time.monotonic()
@@ -94,12 +95,13 @@ def _report(
     errors: list[str],
     run: dict[str, Any],
 ) -> None:
-    """Write `metrics.json`, print the table, and raise an error if results are not written, or not equal."""
+    """Write `metrics.json` and its page, print the table, and raise an error if results are unwritten or unequal."""
     made = metrics_json.compiled(plan, after) | {"evaluation_errors": errors, "run": run}
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
         print(text, flush=True)  # so that it is in the log
     print(report_text.table(made, files.folder), flush=True)
+    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(json.loads(text))))
     failed = [f"results: {error}" for error in unwritten]
     if unequal := [name for name in metrics_json.EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
@@ -116,7 +118,7 @@ def _report(
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz` and `metrics.json`
+    folder: Path  # of `model.npz`, `metrics.json` and `report.html`
     federation: Path
 
     @property
@@ -134,8 +136,8 @@ class RunFiles:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
-        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS)]:
-            expected = f"a file other than the run's {_MODEL} and {_METRICS}"
+        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE)]:
+            expected = f"a file other than the run's {_MODEL}, {_METRICS} and {_PAGE}"
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
 

@@ -27,6 +27,7 @@ from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member, Roster, clean, missing_text
+from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
@@ -364,6 +365,10 @@ class Run:
             model = FlyNNClassifier.from_model(model_of(self.state, self.options))
             self._model = self.state, model
         return self._model[1]
+
+    def _repr_html_(self) -> str | None:
+        figures = getattr(self.state.results.get("evaluation"), "figures", None)
+        return run_html(self.model.model_, figures, self.traffic) if self.is_specified and self.is_enough else None
 
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""

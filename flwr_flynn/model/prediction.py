@@ -21,6 +21,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.class_prior import log_frequencies, own_prior
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
+from flwr_flynn.model.model_html import model_html
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import learned
 
@@ -38,6 +39,15 @@ class PredictionMixin:
 
     model_: Model
     n_jobs: int | None
+
+    # -------- notebooks: the diagram of scikit-learn before `fit`, the model after it
+
+    def _repr_html_inner(self) -> str:
+        return model_html(self.model_) if hasattr(self, "model_") else super()._repr_html_inner()  # type: ignore[misc]
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)  # type: ignore[misc]
+        return bundle | {"text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
 
     # -------- the parts of the model
 

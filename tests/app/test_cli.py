@@ -21,6 +21,7 @@ from flwr_flynn.app.data import csv_texts
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.tables.schema import Column, Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
+from tests.app.report.example import metrics
 from tests.docs.pages import ROOT, blocks, text_of
 
 ROWS = [
@@ -263,9 +264,10 @@ def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: p
 
 
 def shell_lines() -> list[str]:
-    """The commands on docs/how_to/files.md and docs/reference/commands.md."""
+    """The commands on docs/how_to/files.md, docs/how_to/report.md and docs/reference/commands.md."""
     listed = re.findall(r"^- `(flwr-flynn [^`]+)`", text_of("docs/reference/commands.md"), re.MULTILINE)
-    return [*"".join(blocks("docs/how_to/files.md", "bash")).splitlines(), *listed]
+    pages = [*blocks("docs/how_to/files.md", "bash"), *blocks("docs/how_to/report.md", "bash")]
+    return [*"".join(pages).splitlines(), *listed]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -273,8 +275,9 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixtur
     X, y, _ = opened(folder / "own.csv").whole()
     FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
     (folder / "new.csv").write_text((folder / "own.csv").read_text())
+    (folder / "metrics.json").write_text(json.dumps(metrics()))
     lines = shell_lines()
-    assert {line.split()[1] for line in lines} == {"schema", "check", "show", "predict"}
+    assert {line.split()[1] for line in lines} == {"schema", "check", "show", "predict", "report"}
     for line in lines:
         command, _, target = line.partition(" > ")
         out, _ = run(capsys, *shlex.split(command)[1:])

@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, message
 from flwr_flynn.app import metrics_json as reports
 from flwr_flynn.app import report_text, run_plan, server_app
+from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, FlyNNError
@@ -210,6 +211,7 @@ class Runner:
         context = Context(1, 0, {}, RecordDict(), defaults | {"output-dir": str(self.out), "timeout": 2} | given)
         server_app.main(self.grid(nodes, spoil, **self.party), context)
         report: dict[str, Any] = json.loads((self.out / "metrics.json").read_text())
+        assert (self.out / "report.html").read_text() == page(report)
         return report
 
     def make_private(self) -> None:
@@ -458,7 +460,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     for action in ("join", "withdraw", "evaluate"):
         with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             run(nodes={1}, action=action, federation=str(kept))
-    for name in ("model.npz", "metrics.json"):
+    for name in ("model.npz", "metrics.json", "report.html"):
         with raises(ConfigError, field="run-config federation", got=name):
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
@@ -604,7 +606,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monke
     assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
 
 
-ALL = {"federation.npz", "model.npz", "metrics.json"}
+ALL = {"federation.npz", "model.npz", "metrics.json", "report.html"}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -623,14 +625,17 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", full)
-    with raises(FlyNNError, field="results", got=f"{'federation.npz, model.npz, metrics.json, ' * is_full}equal"):
+    unwritten = "federation.npz, model.npz, metrics.json, report.html, " * is_full
+    with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
     if not is_full:
         assert {path.name for path in run.out.iterdir()} == ALL | {".federation.npz.lock"}
 
 
-@pytest.mark.parametrize("full", [ALL, {"model.npz"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=sorted)
+@pytest.mark.parametrize(
+    "full", [ALL, {"model.npz"}, {"report.html"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=sorted
+)
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EROFS])
 def test_results_that_cannot_be_written_are_told_after_the_report(
     full: set[str],
@@ -665,6 +670,6 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert report["examples"] == 40
     assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in ALL - full - {"metrics.json"}:
+    for name in ALL - full - {"metrics.json", "report.html"}:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]

@@ -44,6 +44,7 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
         "federation.npz",
         "metrics.json",
         "model.npz",
+        "report.html",
     ]
     metrics = json.loads((folder / "metrics.json").read_text())
     model = FlyNNClassifier.load(folder / "model.npz").model_.sha256()

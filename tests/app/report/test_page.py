@@ -1,0 +1,253 @@
+"""The page of a metrics.json: its figures, its markup, and metrics.json of anybody."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from flwr.common.config import parse_config_args
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn._markup import figure, tag
+from flwr_flynn.app.cli import main
+from flwr_flynn.app.report import content
+from flwr_flynn.app.report.page import SECTIONS, page
+from flwr_flynn.errors import FlyNNError
+from tests.app.report.example import metrics
+
+LOADING = {"src", "srcset", "data", "poster", "action", "formaction", "background", "cite", "ping"}
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\" onload=\"alert(1)' x='",
+    "]]>--></style><svg/onload=alert(1)>&amp;",
+    "a\0\x1b[31m\x85\ud800\uffff\u202eb",
+    "x" * 10**6,
+)
+
+
+def tree(text: str) -> ElementTree.Element:
+    """The page as XML; checks that it is one file, for everybody."""
+    root = ElementTree.fromstring(text.encode())
+    assert root.get("lang") == "en"
+    assert len(list(root.iter("h1"))) == len(list(root.iter("main"))) == len(list(root.iter("nav"))) == 1
+    ids = [each.get("id") for each in root.iter() if each.get("id")]
+    assert len(ids) == len(set(ids))
+    for each in root.iter():
+        assert each.tag not in ("script", "link", "iframe", "object", "embed", "img", "base", "form")
+        assert not {name for name in each.attrib if name in LOADING or name.startswith("on")}
+        assert each.get("href", "#")[:1] == "#"
+        assert "url(" not in (each.get("style") or "")
+        if each.tag == "svg":
+            assert each.get("role") == "img"
+            assert [child.tag for child in each[:2]] == ["title", "desc"]
+        if each.tag == "table":
+            assert each[0].tag == "caption"
+            assert all(head.get("scope") for head in each.iter("th"))
+    style = root.find("head/style")
+    assert style is not None
+    assert not re.search(r"url\(|@import|expression", style.text or "")
+    regions = [each.get("aria-label") for each in root.iter() if each.get("role") == "region"]
+    assert len(regions) == len(set(regions))
+    return root
+
+
+def rows(root: ElementTree.Element) -> dict[str, list[list[str]]]:
+    """The tables of a page, by their captions."""
+    return {
+        "".join(each[0].itertext()): [["".join(cell.itertext()) for cell in row] for row in each.iter("tr")]
+        for each in root.iter("table")
+    }
+
+
+def test_the_page_has_the_figures_of_metrics_json() -> None:
+    made = metrics()
+    root = tree(page(made))
+    assert [each.text for each in root.iter("h2")] == list(SECTIONS)
+    found, evaluation = rows(root), made["evaluation"]
+    sites = {row[0]: row[1:] for row in found["Accuracy by party"][1:]}
+    assert {name: float(cells[0].split()[0]) for name, cells in sites.items()} == {
+        party["name"]: party["accuracy"] for party in evaluation["parties"]
+    }
+    shown = dict(row for row in found["Figures over all parties"])
+    for name, key in (("AUROC", "auroc"), ("log-loss", "log_loss"), ("calibration intercept", "calibration_intercept")):
+        value, low, high = evaluation["figures"]["overall"][key]
+        assert shown[name].replace("\xa0", " ") == f"{figure(value)} ({figure(low)} to {figure(high)})"
+    table = [[int(cell) for cell in row[1:]] for row in found["Test samples by true and predicted class"][1:]]
+    assert table == evaluation["confusion"]
+    by_party = {row[0]: list(map(int, row[1:])) for row in found["Training samples by party and class"][2:]}
+    assert by_party == made["class_sizes"]
+    assert [row[0] for row in found["Parties that were left out"][1:]] == ["Harbour", "Clinic 3", "Clinic 5"]
+    assert [row[1:] for row in found["This run and the paper's method"][1:]] == [
+        ["0.8731", "0.8012"],
+        ["0.8642", "0.7954"],
+    ]
+    made["messages"]["counts"]["fields"] *= 6
+    messages = [row for row in rows(tree(page(made)))["Messages"] if row[0] == "counts"]
+    assert [[*row[2:3], *row[4:6]] for row in messages] == [["6 times counts", "54.0 kB / 60.0 kB / 72.0 kB", "1"]]
+
+
+def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
+    made = metrics()
+    settings = {
+        "alpha": 0.3,
+        "align": True,
+        "seed": 7,
+        "classes": 'a b,"c",d\'e\\f $x',
+        "center": "\u00fc\tx",
+        "decay": "0.5",
+    }
+    made["settings"] = {"dataset": "digits", "output-dir": "out", **settings}
+    pre = tree(page(made)).find(".//pre")
+    assert pre is not None
+    *start, config = shlex.split(pre.text or "")
+    assert start == ["flwr", "run", ".", "--federation-config", "num-supernodes=11", "--run-config"]
+    assert parse_config_args([config]) == settings
+
+
+def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
+    made = metrics()
+    assert "exact figures left the parties without noise" in page(made)
+    made["settings"]["secure"] = True
+    assert "a server that keeps to the protocol sees sums" in page(made)
+    made["privacy"] = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5, "covers_evaluation": False}
+    assert "(1, 1e-5)-DP &lt; here" in page(made)
+    assert "the guarantee does not cover them" in page(made)
+    made["privacy"]["epsilon"] = None
+    assert "There is no guarantee" in page(made)
+    made["sha256"]["equal"] = False
+    assert "DIFFERS" in page(made)
+
+
+def test_empty_sections_are_left_out() -> None:
+    root = tree(page({}))
+    assert [each.text for each in root.iter("h2")] == ["Privacy"]
+
+
+@pytest.mark.parametrize(("n_parties", "most"), [(10, 300_000), (1000, 500_000)])
+def test_the_size_is_bounded_and_what_is_left_out_is_told(n_parties: int, most: int) -> None:
+    text = page(metrics(n_parties, 100))
+    tree(text)
+    assert len(text.encode()) < most
+    assert "68 more classes are left out" in text
+    assert ("900 more parties are left out" in text) == (n_parties == 1000)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths of all parts of a value; of a list's entries the first."""
+    yield path
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from places(each, (*path, name))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*path, 0))
+
+
+def at(made: Any, path: tuple[Any, ...]) -> Any:
+    for step in path:
+        made = made[step]
+    return made
+
+
+def changed(path: tuple[Any, ...], value: Any) -> Any:
+    """The example with a value in the place of one part."""
+    made = metrics(3, 2)
+    if path:
+        at(made, path[:-1])[path[-1]] = value
+    return made if path else value
+
+
+EXAMPLE = metrics(3, 2)
+PLACES = list(places(EXAMPLE))
+TEXTS = [path for path in PLACES if isinstance(at(EXAMPLE, path), str)]
+NAMED = [path for path in PLACES if isinstance(at(EXAMPLE, path), dict)]  # names of parties, phases, settings and so on
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_whatever_a_party_writes_is_text(text: str) -> None:
+    made, plain = metrics(3, 2), page(EXAMPLE)
+    for path in TEXTS:
+        at(made, path[:-1])[path[-1]] = text
+    for key in ("missing", "class_sizes", "traffic", "messages", "settings", "versions"):
+        first, *_ = made[key]
+        made[key][text] = copy.deepcopy(made[key][first])
+    for count in range(2):
+        made["classes"][count] = text
+    found = page(made)
+    root = tree(found)
+    assert {each.tag for each in root.iter()} == {each.tag for each in tree(plain).iter()}
+    assert len(found) < 2 * len(plain) + 50_000
+    assert not re.search("[\0\x1b\x85\ud800\uffff\u202e]", found)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+ODD = [None, True, -1, 10**400, float("nan"), 1e308, "", "x", [], {}, [[]], [None], {"a": None}, {"a": {}}, [1, 2, 3]]
+
+
+def is_rendered_or_refused(made: Any) -> None:
+    try:
+        text = page(made)
+    except FlyNNError as error:
+        assert error.field is not None
+        assert len(str(error)) < 1000
+    else:
+        ElementTree.fromstring(text.encode())
+
+
+def test_an_odd_value_in_any_place_is_shown_or_refused() -> None:
+    for path in PLACES:
+        for value in ODD:
+            is_rendered_or_refused(changed(path, copy.deepcopy(value)))
+
+
+@given(st.sampled_from(PLACES), JSON)
+def test_any_value_in_any_place_is_shown_or_refused(path: tuple[Any, ...], value: Any) -> None:
+    is_rendered_or_refused(changed(path, value))
+
+
+@given(st.text(), st.text())
+def test_an_element_keeps_its_text_and_attributes(text: str, attribute: str) -> None:
+    found = ElementTree.fromstring(tag("p", text, title=attribute).encode())
+    assert len(found) == 0
+    assert len(found.text or "") == len(text)
+    assert set(found.attrib) == {"title"}
+
+
+# -------- the command
+
+
+def test_the_command_makes_the_page_again(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics()))
+    assert main(["report", str(tmp_path / "metrics.json")]) == 0
+    assert capsysbinary.readouterr().out.decode() == page(metrics())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"parties": 7}', '{"x": NaN}', "[" * 10**5, '{"examples": 1' + "0" * 5000 + "}", "\xff"]
+)
+def test_a_file_that_is_none_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "metrics.json").write_bytes(text.encode("latin-1"))
+    assert main(["report", str(tmp_path / "metrics.json")]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.fullmatch(r"flwr-flynn: .+: expected .+, got .+\n", printed.err)
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "metrics.json").open("wb") as stream:
+        stream.truncate(100 * 2**20)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
+    for path in (tmp_path / "metrics.json", tmp_path / "none", tmp_path):
+        with pytest.raises(FlyNNError, match="expected"):
+            content.read(path)
