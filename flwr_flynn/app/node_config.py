@@ -104,8 +104,7 @@ class NodeConfig(Settings):
     max_releases: int = _of_policy(100, "most private answers; repeated answers are not counted", low=1, high=10**6)
     evaluate: bool = setting(
         False,
-        "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the confusion matrix leave the "
-        "party",
+        "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the results leave the party",
     )
     response_seconds: float = _of_policy(
         0.0,

@@ -12,6 +12,8 @@ budget            refused             within the policy    with noise, in the po
 secure            refused             refused              yes                          if `evaluates`
 leaves            withdrawal only     withdrawal only      withdrawal only, no noise    refused
 ================  ==================  ===================  ===========================  ======================
+
+Results in a secure sum are answered like other secure sums, but with a budget only if the party `evaluates`.
 """
 
 from __future__ import annotations

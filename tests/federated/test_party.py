@@ -19,7 +19,7 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES, no_mask
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import (
     EXACT,
@@ -76,22 +76,31 @@ REQUESTS: dict[str, Request[Any]] = {
     "secure share": CountsRequest(RunSpec(SPEC, CLASSES, SHARE, 256)),
     "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((ScoringRule("balanced", 0.5),),)),
     "evaluation": evaluation(),
+    "summed results": SecureEvaluationRequest(RunSpec(SPEC, CLASSES, bound=256), evaluation().model),
     "model": evaluation(tries=False),
     "withdraw exact": WithdrawRequest(RUN),
     "withdraw noisy": WithdrawRequest(RunSpec(SPEC, CLASSES, NOISE)),
     "withdraw secure": WithdrawRequest(RunSpec(SPEC, CLASSES, bound=256)),
     "withdraw secure share": WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256)),
 }
-OPEN = {"columns", "exact", "secure", "selection", "evaluation", "model"}
+OPEN = {"columns", "exact", "secure", "selection", "evaluation", "summed results", "model"}
 LEAVES = {"withdraw exact", "withdraw secure", "model"}
 
 # The table of the module's docstring: options, whether there is a budget, and what the party answers.
 TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
     "none": ({}, False, OPEN),
     "budget": ({}, True, {"noisy", "secure share", "model"}),
-    "budget, evaluates": ({"evaluates": True}, True, {"noisy", "secure share", "evaluation", "model"}),
-    "secure": ({"secure": True}, False, {"secure", "model"}),
-    "secure, evaluates": ({"secure": True, "evaluates": True}, False, {"secure", "evaluation", "model"}),
+    "budget, evaluates": (
+        {"evaluates": True},
+        True,
+        {"noisy", "secure share", "evaluation", "summed results", "model"},
+    ),
+    "secure": ({"secure": True}, False, {"secure", "summed results", "model"}),
+    "secure, evaluates": (
+        {"secure": True, "evaluates": True},
+        False,
+        {"secure", "evaluation", "summed results", "model"},
+    ),
     "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
     "leaves": ({"leaves": True}, False, LEAVES),
     "leaves, budget": ({"leaves": True}, True, {"model"}),  # and a release that was sent before, see test_run

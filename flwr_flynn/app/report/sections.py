@@ -250,8 +250,8 @@ def privacy(report: Report) -> Parts:
         return list(map(sentence, said))
     if settings.get("secure") is True:
         counted = (
-            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, except "
-            "in the evaluation. Another server can break the masks of SecAgg+."
+            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone. Another "
+            "server can break the masks of SecAgg+."
         )
     else:
         counted = (
