@@ -34,7 +34,7 @@ from simulations.splits import deal_out, read
 
 Array = npt.NDArray[Any]
 
-SPLITS = ("IID", "Dirichlet 0.3", "shards")
+SPLITS = ("IID", "Dirichlet 0.1", "quantity skew")
 SETS = "kc1,pc3,qsar_biodeg,spambase,sylvine,thyroid_ann,segment,satimage,mfeat_zernike"  # beside Digits
 SETTINGS = ((1.0, 0.5, 1.0), (2.0, 0.2, 1.5), (3.0, 0.5, 1.0), (1.5, 0.05, 0.7))
 """Distance of the classes, share of the second, distortion."""

@@ -83,7 +83,8 @@ REQUESTS: dict[str, Request[Any]] = {
     "withdraw secure": WithdrawRequest(RunSpec(SPEC, CLASSES, bound=256)),
     "withdraw secure share": WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256)),
 }
-OPEN = {"columns", "exact", "secure", "selection", "evaluation", "summed results", "model"}
+RESULTS_OF = ("evaluation", "summed results")
+OPEN = {"columns", "exact", "secure", "selection", *RESULTS_OF, "model"}
 LEAVES = {"withdraw exact", "withdraw secure", "model"}
 
 # The table of the module's docstring: options, whether there is a budget, and what the party answers.
@@ -93,13 +94,13 @@ TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
     "budget, evaluates": (
         {"evaluates": True},
         True,
-        {"noisy", "secure share", "evaluation", "summed results", "model"},
+        {"noisy", "secure share", *RESULTS_OF, "model"},
     ),
     "secure": ({"secure": True}, False, {"secure", "summed results", "model"}),
     "secure, evaluates": (
         {"secure": True, "evaluates": True},
         False,
-        {"secure", "evaluation", "summed results", "model"},
+        {"secure", *RESULTS_OF, "model"},
     ),
     "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
     "leaves": ({"leaves": True}, False, LEAVES),
