@@ -28,7 +28,6 @@ SECTIONS: dict[str, Callable[[Report], Parts]] = {
     "What left the sites": sections.messages,
     "Equality": sections.equality,
     "Privacy": sections.privacy,
-    "The paper's method": results.paper,
     "Settings": sections.settings,
 }
 """Sections by their headings, in their order; those without parts are left out."""
