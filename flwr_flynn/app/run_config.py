@@ -172,6 +172,9 @@ class ProcessSettings(RunSettings):
         choices=("auto", "true", "false"),
     )
     check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
+    record_sites: bool = simulated(
+        False, "simulation: each party records what leaves it in `sites` in the output folder, two files for each party"
+    )
     memory_limit: float = setting(
         4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.disclosure import Arrivals
 from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
@@ -56,6 +57,8 @@ class Traffic:
     replied: int = 0
     down: int = 0
     up: int = 0
+    kind: str = ""  # of disclosure
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
         """Note that so many parties get this."""
@@ -66,6 +69,12 @@ class Traffic:
         """Note a reply of one party."""
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
+
+    def add(self, answered: Traffic, arrivals: Arrivals) -> None:
+        """Add the replies of an exchange."""
+        self.replied += answered.replied
+        self.up += answered.up
+        self.arrivals += arrivals
 
     @property
     def per_party(self) -> dict[str, int]:

@@ -158,7 +158,7 @@ class Run:
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
+        self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(len(cids), tensors, config)
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
         self._batch, self._answered = None, Traffic()
         return self._asked
@@ -219,8 +219,7 @@ class Run:
             if is_first:
                 self._batch, self._answered = None, Traffic()
             raise
-        self.traffic[phase.name].replied += self._answered.replied
-        self.traffic[phase.name].up += self._answered.up
+        self.traffic[phase.name].add(self._answered, batch.arrivals)
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)

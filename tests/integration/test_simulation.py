@@ -140,7 +140,11 @@ def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_
     (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,\n")
     run = flower.run(nodes=2, dataset=str(tmp_path / "own.csv"))
     printed = [each for each in run.output.splitlines() if each]
-    told = [i for i, each in enumerate(printed) if each.startswith("FAILED: DataError: own.csv: expected a label in each row, ")]
+    told = [
+        i
+        for i, each in enumerate(printed)
+        if each.startswith("FAILED: DataError: own.csv: expected a label in each row, ")
+    ]
     assert len(told) == 2, run.output[-6000:]
     assert told[1] == len(printed) - 1
     assert "Exit Code" in printed[told[1] - 1]

@@ -106,8 +106,8 @@ class EvaluationRequest(RunRequest[Tables]):
         return RESULTS if self.tries else NOTHING
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        shape = (self.run.n_classes,) * 2
-        return [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
+        shape, names = (self.run.n_classes,) * 2, ("confusion matrix", "own confusion matrix")
+        return [Field(name, shape, sizes.total, PLAIN, per_sample=1) for name in names]
 
     def compute(self, party: SampleAccess) -> Answer:
         answer = self._evaluated(party) if self.tries else Answer()
@@ -125,7 +125,7 @@ class EvaluationRequest(RunRequest[Tables]):
         if not n_examples:
             return Answer()
         accuracy = float(np.trace(statistic.tables[0]) / n_examples)
-        return Answer([*statistic.tables], n_examples, {"accuracy": accuracy})
+        return Answer([*statistic.tables], n_examples, {"accuracy": accuracy}, statistic)
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         matrices = party.confusion(self.run, self.model)
