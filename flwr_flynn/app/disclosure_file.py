@@ -16,7 +16,6 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn._files import settle, writing
-from flwr_flynn.errors import WriteError
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
@@ -56,8 +55,8 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
         try:
             with writing(path.with_suffix(".html"), 0o600) as stream:
                 stream.write(page(lines(path), path.name).encode())
-        except WriteError as error:
-            log(logging.WARNING, "FlyNN: the page of what left this party is not up to date: %s", error)
+        except Exception as error:  # noqa: BLE001 - the line is written, and the page may wait
+            log(logging.WARNING, "FlyNN: the page of what left this party is not up to date", exc_info=error)
 
     return record
 

@@ -117,7 +117,7 @@ def _disclosure(
     answer: Answer, entries: Mapping[str, Any], channel: str | None, request: Request[Any] | None
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
-    told = None if REFUSED in answer.metrics else request  # a refusal tells nothing
+    told = request if answer.arrays else None  # others tell nothing
     contents = [] if told is None or answer.statistic is None else told.contents(answer.statistic)
     arrays, digest = [], hashlib.sha256()
     for i, array in enumerate(answer.arrays):
