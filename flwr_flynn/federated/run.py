@@ -83,13 +83,13 @@ class Run:
     @property
     def num_rounds(self) -> int:
         """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
-        return _rounds(self.phases)
+        return rounds_of(self.phases)
 
     @property
     def rounds_to_count(self) -> int:
         """Rounds until the counting is done; 1 at least."""
         counting = self.counting
-        return 1 if counting is None else _rounds(self.phases[: self.phases.index(counting) + 1])
+        return 1 if counting is None else rounds_of(self.phases[: self.phases.index(counting) + 1])
 
     @property
     def counting(self) -> Phase | None:
@@ -378,7 +378,8 @@ class Run:
         return federation_of(state, self.options, members, due)
 
 
-def _rounds(phases: Sequence[Phase]) -> int:
+def rounds_of(phases: Sequence[Phase]) -> int:
+    """Flower rounds that some phases take."""
     rounds, last = 0, EVALUATE
     for phase in phases:
         rounds += phase.channel == TRAIN or last == EVALUATE
