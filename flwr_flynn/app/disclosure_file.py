@@ -9,7 +9,8 @@ import html
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,11 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a record, without those that a crash cut off."""
-
-    def read() -> Iterator[dict[str, Any]]:
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
-
-    return list(read())
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 # ---- the page

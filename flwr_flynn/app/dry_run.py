@@ -9,9 +9,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from flwr_flynn import __version__
 from flwr_flynn.app.disclosure_file import KINDS
-from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_plan import RunPlan, memory_needs
 from flwr_flynn.app.settings_parser import in_json, key_of
 from flwr_flynn.federated.disclosure import Content
@@ -33,7 +31,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
     run, config, options = plan.strategy.run, plan.config, plan.strategy.run.options
     n_parties = plan.parties or config.min_available or 1
     ahead, contents = forecast(options, n_parties), told(options)
-    costs = [] if ahead is None else [asdict(each) for each in ahead.values()]
+    memory, costs = _memory(plan), [] if ahead is None else [asdict(each) for each in ahead.values()]
     phases = [
         {
             "name": phase.name,
@@ -51,9 +49,11 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "rounds": plan.rounds,
         "phases": phases,
         "bytes_per_party": None if ahead is None else {way: sum(each[way] for each in costs) for way in ("up", "down")},
-        "memory": {"server": _server_memory(plan), "party": _party_memory(options)},
-        "sites": [{"key": key_of(name), "value": value, "reason": why} for name, value, why in questions(options)],
-        "version": __version__,
+        "memory": memory,
+        "sites": [
+            {"key": key_of(name), "value": value, "reason": why}
+            for name, value, why in questions(options, max(memory["party"].values()))
+        ],
     }
 
 
@@ -66,27 +66,23 @@ def _fields(contents: list[Content]) -> list[dict[str, Any]]:
     return [{"name": name, "shape": shape and list(shape), "arrays": n} for (name, shape), n in fields.items()]
 
 
-def _server_memory(plan: RunPlan) -> dict[str, int]:
-    run = plan.strategy.run.options.run_spec
-    if plan.hashes is None:
-        return {"the counts of the federation": sum(memory_needed(spec, run.n_classes) for spec in run.specs)}
-    needs = memory_needs(plan.config, plan.hashes, list(run.classes), plan.parties)
-    return {name: round(needed) for name, needed in needs.items()}
-
-
-def _party_memory(options: RunOptions) -> dict[str, int]:
-    """Bytes that a party needs beside its samples, by what for; `memory-limit` must allow the largest."""
-    run = options.run_spec
-    needs = {"the counts": sum(memory_needed(spec, run.n_classes) for spec in options.counted_specs(run.specs))}
-    for name, (kind, contents) in told(options).items():
-        shape = contents[-1].shape if contents else None
-        if kind == SECURE and shape is not None:
-            needs[f"the secure sum of {name}"] = ENTRY_BYTES * shape[0]
-    n_examples = None if options.plan is None else options.plan.n_examples
-    if options.has_gram and (options.gram or n_examples):
+def _memory(plan: RunPlan) -> dict[str, dict[str, int]]:
+    """Bytes at the server, and at a party beside its samples, by what for; each must allow the largest."""
+    options = plan.strategy.run.options
+    run, kinds = options.run_spec, told(options)
+    party = {"the counts": sum(memory_needed(spec, run.n_classes) for spec in options.counted_specs(run.specs))}
+    server = {"the counts of the federation": sum(memory_needed(spec, run.n_classes) for spec in run.specs)}
+    if plan.hashes is not None:
+        needs = memory_needs(plan.config, plan.hashes, list(run.classes), plan.parties)
+        server = {name: round(needed) for name, needed in needs.items()}
+    for name, (kind, contents) in kinds.items():
+        if kind == SECURE and (shape := contents[0].shape) is not None:
+            party[f"the secure sum of {name}"] = ENTRY_BYTES * shape[0]
+    n_examples = plan.hashes and plan.hashes.n_examples
+    if "gram" in kinds and (options.gram or n_examples):
         n_rows = options.gram_rows(n_examples or 0, run.spec.n_features)
-        needs["the Gram matrix"] = round(memory_of_gram(n_rows, run.n_classes))
-    return needs
+        party["the Gram matrix"] = round(memory_of_gram(n_rows, run.n_classes))
+    return {"server": server, "party": party}
 
 
 # ---- questions to the sites
@@ -95,35 +91,27 @@ Question = tuple[str, Any, str]
 """The name of a node setting, the value that this run needs, None for one of the site's own, and the reason."""
 
 
-def questions(options: RunOptions) -> list[Question]:
-    """Settings of a deployed site's node config that this run looks at."""
-    run, names = options.run_spec, set(told(options))
+def questions(options: RunOptions, memory: int) -> list[Question]:
+    """Settings of a deployed site's node config that this run looks at; it needs so many bytes of memory there."""
+    run, names, purpose = options.run_spec, set(told(options)), options.purpose
     classes = ", ".join(map(str, run.classes[:MOST_NAMES]))
-    asked: list[Question] = [
-        ("data_path", None, f"the site's own file, with {_columns(options)}"),
-        ("label", None, f"its label column, of the classes {classes}"),
-        ("memory_limit", None, f"GiB; the run needs {max(_party_memory(options).values()) / 2**30:.3g}"),
+    is_clear, is_exact = not run.is_secure, run.mechanism is None
+    looks = is_clear and "columns" in names
+    entries = [
+        (True, "data_path", None, f"the site's own file, with {_columns(options)}"),
+        (True, "label", None, f"its label column, of the classes {classes}"),
+        (True, "memory_limit", None, f"GiB; the run needs {memory / 2**30:.3g}"),
+        (purpose == "withdraw", "leave", True, "at the sites that leave; the others refuse this run"),
+        (looks or "schema" in names, "min_examples", None, "classes and levels of fewer samples stay at home"),
+        (is_clear and "gram" in names, "gram", True, "consent to the Gram matrix in clear"),
+        (run.is_secure and is_exact, "secure", None, "may be true: statistics leave in secure sums alone"),
+        (run.is_plain and "counts" in names, "secure", False, "exact figures leave in clear; a site with true refuses"),
+        (options.is_evaluated, "test_fraction", None, "share of the samples that the model is evaluated on"),
+        (options.is_evaluated and not (is_clear and is_exact), "evaluate", True, "where exact results may leave"),
+        ("evaluation" in names, "model_path", None, "file for the site's copy of the model, if it wants one"),
+        (True, "record_path", None, "file for the site's own record of what leaves it, if it wants one"),
     ]
-    if options.purpose == "withdraw":
-        asked.append(("leave", True, "at the sites that leave; at the others this run is refused"))
-    if ("columns" in names and not run.is_secure) or "schema" in names:
-        asked.append(("min_examples", None, "classes and levels of fewer samples stay out of the columns' figures"))
-    if "gram" in names and not run.is_secure:
-        asked.append(("gram", True, "consent to the Gram matrix in clear"))
-    if run.is_secure and options.purpose != "evaluate":
-        asked.append(("secure", None, "true lets statistics leave in secure sums alone, as this run asks for them"))
-    elif run.mechanism is None and "counts" in names:
-        asked.append(("secure", False, "exact figures leave in clear; a site with true refuses"))
-    asked += _policy(options)
-    if options.is_evaluated:
-        asked.append(("test_fraction", None, "share of the samples that the model is evaluated on"))
-        if run.is_secure or run.mechanism is not None:
-            asked.append(("evaluate", True, "at sites that let their results leave, in clear and without noise"))
-    if "evaluation" in names:
-        asked.append(("model_path", None, "file for the site's copy of the model, if it wants one"))
-    asked.append(("record_path", None, "file for the site's own record of what leaves it, if it wants one"))
-    assert {name for name, _, _ in asked} <= {row.name for row in NodeConfig.rows()}
-    return asked
+    return [(name, value, why) for is_asked, name, value, why in entries if is_asked] + _policy(options)
 
 
 def _policy(options: RunOptions) -> list[Question]:
@@ -132,7 +120,7 @@ def _policy(options: RunOptions) -> list[Question]:
     if options.purpose == "evaluate":
         return []
     if mechanism is None:
-        return [("max_epsilon", 0.0, "not given: a site that gives it answers with noisy counts alone")]
+        return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
     noise = unseeded(mechanism)
     asked: list[Question] = [
         ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),

@@ -61,12 +61,13 @@ class Arrived:
     shape: tuple[int, ...] | None
     bytes: tuple[int, int, int]  # lowest, total, highest
     least: int | None
+    n: int = 1  # parties that sent it
 
     def __add__(self, other: Arrived) -> Arrived:
         (low, total, high), (other_low, other_total, other_high) = self.bytes, other.bytes
         sizes = min(low, other_low), total + other_total, max(high, other_high)
         leasts = [each for each in (self.least, other.least) if each is not None]
-        return Arrived(self.fields, self.shape, sizes, min(leasts, default=None))
+        return Arrived(self.fields, self.shape, sizes, min(leasts, default=None), self.n + other.n)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,6 @@ class Arrivals:
         fields = []
         for each in self.arrays:
             (low, total, high), shape = each.bytes, None if each.shape is None else list(each.shape)
-            sizes = [low, round(total / self.parties), high]
+            sizes = [low, round(total / each.n), high]
             fields.append({"name": ", ".join(each.fields), "shape": shape, "bytes": sizes, "least": each.least})
         return {"parties": self.parties, "fields": fields}

@@ -81,7 +81,8 @@ class Party(SampleAccess):
 
     def decline(self, reason: str, entries: Mapping[str, Any], channel: str) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""
-        return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)
+        with self._fixed_time():
+            return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)
 
     def _recorded(
         self, answer: Answer, entries: Mapping[str, Any], channel: str | None, request: Request[Any] | None = None

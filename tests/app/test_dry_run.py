@@ -90,7 +90,10 @@ def test_a_run_does_what_its_dry_run_told(
     run.party = {"gram": True, "min_examples": 1}
     plan = planned(run, **settings)
     shown = capsys.readouterr().out
-    agrees(plan, run(**settings))
+    report = run(**settings)
+    agrees(plan, report)
+    assert report["class_sizes"].keys() == {"Ulm", "Mallory"}
+    assert sum(map(sum, report["class_sizes"].values())) == report["examples"] == 40
     assert all(f"{phase['name']}: " in shown for phase in plan["phases"])
     assert plan["rounds"] == plan["phases"][-1]["round"]
     assert plan["memory"]["server"]
@@ -121,7 +124,10 @@ def test_a_private_dry_run_names_the_policy_that_admits_it(run: Runner) -> None:
     assert (needs["max-epsilon"], needs["max-delta"], needs["mechanisms"]) == (1.0, 1e-5, "gaussian")
     assert needs["evaluate"] is True
     run.party["evaluates"] = True
-    agrees(plan, run(**settings))
+    report = run(**settings)
+    agrees(plan, report)
+    assert report["class_sizes"] is None
+    assert [field["least"] for field in report["messages"]["counts"]["fields"]] == [None, None]
 
 
 def test_a_secure_dry_run_knows_the_vectors(run: Runner) -> None:
