@@ -99,6 +99,7 @@ VALUES: dict[str, Any] = {
     "gap-texts": "unknown, -999",
     "date-format": "dd.mm.yyyy",
     "model-path": "{folder}/model.npz",
+    "record-path": "{folder}/left.jsonl",
     "party-id": "Basel",
     "test-fraction": 0.3,
     "split-seed": 1,

@@ -50,6 +50,11 @@ class NodeConfig(Settings):
     model_path: str = setting(
         "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
     )
+    record_path: str = setting(
+        "",
+        "`.jsonl` file to which the party adds a line for each message that leaves it, before it leaves, with a page, "
+        "`.html`, beside it; not given: no record",
+    )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)

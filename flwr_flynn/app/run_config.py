@@ -175,6 +175,14 @@ class ProcessSettings(RunSettings):
         "", "a category among the columns (sex, scanner, ward): the report has figures by its levels, too"
     )
     check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
+    dry_run: bool = setting(
+        False,
+        "ask nobody: print the phases, what would leave in each, bytes, memory, and the node settings that the run "
+        "needs, write them to `plan.json` in the output folder, and end",
+    )
+    record_sites: bool = simulated(
+        False, "simulation: each party records what leaves it in `sites` in the output folder, two files for each party"
+    )
     memory_limit: float = setting(
         4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0
     )

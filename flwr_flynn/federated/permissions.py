@@ -19,14 +19,8 @@ from sklearn.utils import gen_batches
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
-from flwr_flynn.federated.protocol import (
-    EXACT,
-    NOISY,
-    NOTHING,
-    RESULTS,
-    SECURE,
-    Config,
-)
+from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, check_classes, check_samples, check_width, count, fitting, labelled
@@ -100,6 +94,9 @@ class PartyOptions:
         With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
     on_model : callable, optional
         Called with the federated `FlyNNClassifier` when it arrived and was tried.
+    on_answer : callable, optional
+        Called with the `Disclosure` of each answer before it leaves, see `federated.disclosure`. If it raises, a
+        refusal without data leaves instead.
     """
 
     name: str | None = None
@@ -114,6 +111,7 @@ class PartyOptions:
     leaves: bool = False
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
+    on_answer: Callable[[Disclosure], object] | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and not isinstance(self.budget, Budget):

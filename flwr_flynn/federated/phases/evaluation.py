@@ -25,8 +25,9 @@ from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
 from flwr_flynn.federated.compression import pack_signed
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.evaluation_result import Evaluation, by_group, evaluated, of_party
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
+from flwr_flynn.federated.layout import OF_PARTY, PLAIN, Field, Sizes, contents, of_arrays, to_arrays
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, SAMPLE, Context, Phase, RunState
@@ -68,8 +69,8 @@ def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
         field
         for name, times in (("", 1), (" by group", n_groups))
         for field in (
-            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total),
-            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN),
+            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total, per_sample=1),
+            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN, per_sample=OF_PARTY),
         )
         if times
     ]
@@ -154,8 +155,8 @@ class EvaluationRequest(RunRequest[Tables]):
         return subgroup_names(self.run.feature_names, self.group)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        shape = (self.run.n_classes,) * 2
-        matrices = [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
+        shape, names = (self.run.n_classes,) * 2, ("confusion matrix", "own confusion matrix")
+        matrices = [Field(name, shape, sizes.total, PLAIN, per_sample=1) for name in names]
         return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
@@ -174,10 +175,26 @@ class EvaluationRequest(RunRequest[Tables]):
         if not n_examples:
             return Answer()
         accuracy = float(np.trace(statistic.tables[0]) / n_examples)
-        fields, parts = self.fields(Sizes(n_examples, n_examples)), self.parts(statistic)
-        is_sent = [True, bool(statistic.tables[2]), *[n_examples >= party.options.min_examples] * (len(parts) - 2)]
-        sent = [pair for pair, is_in in zip(zip(fields, parts, strict=True), is_sent, strict=True) if is_in]
-        return Answer(to_arrays(*zip(*sent, strict=True)), n_examples, {"accuracy": accuracy})
+        arrays = to_arrays(*zip(*self._sent(statistic), strict=True))
+        return Answer(arrays, n_examples, {"accuracy": accuracy}, statistic)
+
+    def _sent(self, statistic: Tables) -> list[tuple[Field, codec.Array]]:
+        """Fields and integers that an answer in clear has: those of a second matrix and of scores, where there are."""
+        pairs = zip(self.fields(Sizes(0, 0)), self.parts(statistic), strict=True)
+        tables = statistic.tables
+        has_scores = len(tables) > 3 and tables[4][0] > 0
+        is_sent = [True, bool(tables[2]), *[has_scores] * (len(tables) - 3)]
+        return [pair for pair, is_in in zip(pairs, is_sent, strict=True) if is_in]
+
+    def contents(self, statistic: Tables) -> list[Content]:
+        if self.bound is not None:
+            return super().contents(statistic)
+        fields, parts = zip(*self._sent(statistic), strict=True)
+        leasts = [field.least(part, parts[0]) for field, part in zip(fields, parts, strict=True)]
+        if self.groups and len(parts) > 4:  # sums over the samples of a subgroup
+            sizes = parts[-1][::N_SUMS]
+            leasts[-1] = int(sizes[sizes > 0].min()) if sizes.any() else None
+        return contents(fields, leasts)
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         """Confusion matrices, 1 if there is a second one, and histograms and sums."""
@@ -199,10 +216,9 @@ class EvaluationRequest(RunRequest[Tables]):
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
                 for table, sums, rows in by_group(tables, groups):
-                    for total, part in zip(
-                        (table, sums), scored(probabilities[rows], true[rows], shared[rows]), strict=False
-                    ):
-                        total += part
+                    parts = scored(probabilities[rows], true[rows], shared[rows])
+                    table += parts[0]
+                    sums += parts[1]
             del scores  # those of the next batch take as much memory
         for table, sums, _ in by_group(tables, [None] * (1 + len(names))):
             table[:], sums[:] = above_floor(table, sums, least)
