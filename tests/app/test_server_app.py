@@ -211,7 +211,7 @@ class Runner:
         context = Context(1, 0, {}, RecordDict(), defaults | {"output-dir": str(self.out), "timeout": 2} | given)
         server_app.main(self.grid(nodes, spoil, **self.party), context)
         report: dict[str, Any] = json.loads((self.out / "metrics.json").read_text())
-        assert (self.out / "report.html").read_text() == page(report)
+        assert given.get("dry-run") or (self.out / "report.html").read_text() == page(report)
         return report
 
     def make_private(self) -> None:

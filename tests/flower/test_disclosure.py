@@ -37,7 +37,7 @@ FIELDS = {
     "selection": TABLES,
     "gram": ["class sizes", "products", "sums"],
     "gram evaluation": ["left out", "correct", "log-losses"],
-    "evaluation": ["confusion matrix", "own confusion matrix"],
+    "evaluation": ["confusion matrix", "own confusion matrix", "scores", "sums of scores"],
 }
 
 
