@@ -5,7 +5,6 @@ A line is on the disk before its message leaves. The page follows from the lines
 
 from __future__ import annotations
 
-import html
 import json
 import logging
 import os
@@ -17,6 +16,8 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn._files import settle, writing
+from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
+from flwr_flynn.app.report.style import whole_page
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
@@ -31,8 +32,6 @@ KINDS = {
     NOTHING: "nothing about the samples",
 }
 """Kinds of disclosure in plain words."""
-
-_STYLE = "body{font:15px sans-serif;margin:2em}td,th{padding:.3em .8em;text-align:left;vertical-align:top}"
 
 
 def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
@@ -76,20 +75,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def page(records: list[dict[str, Any]], name: str) -> str:
     """The page of some lines, by the name of their file."""
-    heads = "<tr>" + "".join(f"<th>{each}" for each in ("Time (UTC)", "Run", "Phase", "What left", "Bytes")) + "\n"
-    rows = [_row(each) for each in reversed(records[-_MOST_ROWS:])]
     total = sum(each["bytes"] for each in records)
     shown = f"; the latest {_MOST_ROWS} are below" if len(records) > _MOST_ROWS else ""
-    return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>What left this site</title>'
-        f"<style>{_STYLE}</style>\n<h1>What left this site</h1>\n"
-        f"<p>{len(records)} messages, {total} bytes{shown}. Each is a line of {_text(name)}, written before the "
-        f"message left. File and page have exact figures about this site: they stay here.</p>\n"
-        f"<table>\n{heads}{''.join(rows)}</table>\n</html>\n"
+    said = (
+        f"{count(len(records), 'message')}, {in_bytes(total)}{shown}. Each is a line of {name}, written before the "
+        "message left. File and page have exact figures about this site: they stay here."
     )
+    heads = "time (UTC)", "run", "phase", "what left", "bytes"
+    rows = [_row(each) for each in reversed(records[-_MOST_ROWS:])]
+    return whole_page("What left this site", tag("p", said), table("Messages, the latest first", heads, rows))
 
 
-def _row(record: dict[str, Any]) -> str:
+def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     """One message as a row of the table."""
     if record["refused"] is not None:
         told = [f"Refused: {record['refused']}"]
@@ -101,10 +98,5 @@ def _row(record: dict[str, Any]) -> str:
         told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes{least}")
     if record["entries"]:
         told.append(f"entries: {', '.join(record['entries'])}")
-    cells = (record["time"], record["run"], record["phase"], "\n".join(told), record["bytes"])
-    return "<tr>" + "".join(f"<td>{_text(cell)}" for cell in cells) + "\n"
-
-
-def _text(value: object) -> str:
-    """A value as text of a page, whatever it holds."""
-    return html.escape(str(value)).replace("\n", "<br>")
+    lines = [tag("div", shortened(each, 2000)) for each in told]
+    return record["time"], str(record["run"]), record["phase"], joined(*lines), record["bytes"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_flynn._markup import in_bytes
 from flwr_flynn.app.client_app import deployed_client, simulated_client
 from flwr_flynn.app.disclosure_file import lines, page, recorder
 from flwr_flynn.federated.disclosure import Disclosure
@@ -41,8 +42,8 @@ def test_each_message_is_a_line_and_a_row_of_the_page(own: dict[str, Any], tmp_p
     assert found[2]["refused"].startswith("node-config no-such-key")
     assert sum(array["bytes"] for array in found[0]["arrays"]) + sum(found[0]["entries"].values()) == found[0]["bytes"]
     shown = (tmp_path / "left.html").read_text()
-    assert f"3 messages, {sum(each['bytes'] for each in found)} bytes" in shown
-    assert "number of samples sent along: 64<br>fingerprint: 32 uint8" in shown
+    assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
+    assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
     assert "at least 1 samples behind each figure" in shown
     assert shown.index("none.npz") < shown.index("number of samples sent along: 64")  # the latest first
     if os.name != "nt":
@@ -57,7 +58,7 @@ def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path: Path) -> None
     text = page(lines(path) * 600, "left.jsonl")
     assert "<script" not in text
     assert "&lt;script&gt;" in text
-    assert "1200 messages" in text
+    assert "1,200 messages" in text
     assert text.count("<tr>") == 1001
 
 
