@@ -81,7 +81,7 @@ def share(part: float, n: float) -> Figure:
     """A share of n samples, with Wilson's interval."""
     if n <= 0:
         return None
-    p, z2 = part / n, _Z**2 / n
+    p, z2 = min(max(part / n, 0.0), 1.0), _Z**2 / n  # beyond by rounding, of more than 2**53 samples
     middle, half = (p + z2 / 2) / (1 + z2), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
