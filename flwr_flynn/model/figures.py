@@ -88,11 +88,11 @@ def share(part: float, n: float) -> Figure:
 
 def _mean(n: int, total: Any, squares: Any, scale: float, unit: float) -> Figure:
     """A mean of n values from their sum and that of their squares, both in units of `unit`, times scale / unit."""
-    if n <= 0:
+    if n <= 1:  # one value has no spread
         return None
     mean = int(total) / n
     variance = max(int(squares) * unit / n - (mean * unit) ** 2, 0.0) / unit**2
-    factor = math.exp(min(_Z * math.sqrt(variance / max(n - 1, 1)) / mean, 50.0)) if mean else 1.0
+    factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0)) if mean else 1.0
     return [mean * scale, mean * scale / factor, mean * scale * factor]  # of the logarithm: losses are skewed
 
 

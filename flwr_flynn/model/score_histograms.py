@@ -75,7 +75,7 @@ def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts
 
 def _kept(sizes: Counts, least: int) -> npt.NDArray[np.bool_]:
     """True for each subgroup that is told, from its samples and those of the rest, (n, 1 or 2)."""
-    kept = ((sizes == 0) | (sizes >= least)).all(axis=1)
+    kept: npt.NDArray[np.bool_] = ((sizes == 0) | (sizes >= least)).all(axis=1)
     for group in np.argsort(sizes.sum(axis=1), kind="stable"):
         hidden = sizes[~kept].sum(axis=0)
         if ((hidden == 0) | (hidden >= least)).all():

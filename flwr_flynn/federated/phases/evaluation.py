@@ -250,7 +250,8 @@ class EvaluationRequest(RunRequest[Tables]):
             is_part = (found <= expected).all(axis=1)
             if not (is_part if index else is_whole).all():
                 raise PayloadError("scores", "the samples of the confusion matrix", "others")
-            if sums[1] > sums[0] or (index == 0 and sums[0] and sums[1] != np.trace(matrix)):
+            whole = [0, 0] if sums[0] == 0 else [sizes.total, np.trace(matrix)]
+            if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
                 raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:

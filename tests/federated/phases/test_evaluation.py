@@ -492,6 +492,7 @@ def test_figures_do_not_depend_on_the_split(how: str) -> None:
 SCORES: dict[str, Any] = {
     "one sample of a class less": lambda table, sums: (table * (np.arange(6) != 3)[:, None], sums),
     "another number of samples": lambda table, sums: (table, sums + np.array([1, 0, 0, 0, 0, 0])),
+    "sums over fewer samples": lambda table, sums: (table, sums - np.array([1, 0, 0, 0, 0, 0])),
     "more right than in the matrix": lambda table, sums: (table, sums + np.array([0, 1, 0, 0, 0, 0])),
     "too large a loss": lambda table, sums: (table, sums + np.array([0, 0, 2**52, 0, 0, 0])),
     "negative": lambda table, sums: (table, -sums),
