@@ -22,7 +22,7 @@ from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"
-_MOST_ROWS = 1000  # of the page: the latest messages
+_MOST_ROWS, _MOST_BYTES = 1000, 2**22  # of the page: the latest messages, so that its cost does not grow with the file
 
 KINDS = {
     EXACT: "exact figures, in clear",
@@ -54,20 +54,24 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
             settle(path.parent)
         try:
             with writing(path.with_suffix(".html"), 0o600) as stream:
-                stream.write(page(lines(path), path.name).encode())
+                stream.write(page(lines(path, _MOST_BYTES), path.name).encode())
         except Exception as error:  # noqa: BLE001 - the line is written, and the page may wait
             log(logging.WARNING, "FlyNN: the page of what left this party is not up to date", exc_info=error)
 
     return record
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a record, without those that a crash cut off."""
+def lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
+    """The lines of a record, or those in its last `most` bytes, without those that are cut off."""
+    with path.open("rb") as stream:
+        if most is not None:
+            stream.seek(max(path.stat().st_size - most, 0))
+        text = stream.read().decode(errors="replace")
     found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in text.splitlines():
         with suppress(ValueError):
             found.append(json.loads(line))
-    return found
+    return [each for each in found if isinstance(each, dict)]
 
 
 # ---- the page
@@ -75,14 +79,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def page(records: list[dict[str, Any]], name: str) -> str:
     """The page of some lines, by the name of their file."""
-    total = sum(each["bytes"] for each in records)
-    shown = f"; the latest {_MOST_ROWS} are below" if len(records) > _MOST_ROWS else ""
+    latest = records[-_MOST_ROWS:]
+    n_bytes = sum(each["bytes"] for each in latest)
     said = (
-        f"{count(len(records), 'message')}, {in_bytes(total)}{shown}. Each is a line of {name}, written before the "
-        "message left. File and page have exact figures about this site: they stay here."
+        f"The latest {count(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a line of {name}, written before "
+        "the message left; earlier ones are in the file alone. File and page have exact figures about this site: they "
+        "stay here."
     )
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
-    rows = [_row(each) for each in reversed(records[-_MOST_ROWS:])]
+    rows = [_row(each) for each in reversed(latest)]
     return whole_page("What left this site", tag("p", said), table("Messages, the latest first", heads, rows))
 
 

@@ -104,6 +104,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     announced = _bytes_of_run(replace(run, specs=specs)) * both + reference
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
     scores = _HEADERS + _SCORE * n_classes * min(share / 4, 2 * N_LEVELS) * (n_classes <= MOST_CLASSES)
+    n_groups = len(subgroup_names(options.feature_names, options.group_column))
+    scores += min(n_groups, 1) * scores + 48 * n_groups  # each sample once more, and the sums
     members = sums * min(options.max_members, len(specs)) / len(specs)
     found = {
         "columns": (_VALUE * share * n_columns, 0.0),

@@ -70,6 +70,8 @@ class Party(SampleAccess):
                     self._samples = None  # loaded, or encoded, by other names
                 self._names = names
                 request = kind.from_config(config, arrays, self)
+                if request.discloses == SECURE and request.bound is None:
+                    raise PayloadError("bound", f"the bound of a secure sum, for phase {request.phase}", "nothing")
                 self._admit(request.phase, request.discloses, request.is_withdrawal)
                 answer = request.compute(self)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`

@@ -18,6 +18,7 @@ from flwr_flynn.app.report.sections import (
     quantiles,
     sentence,
 )
+from flwr_flynn.model.figures import share
 
 NAMES = {
     "auroc": "AUROC",
@@ -41,22 +42,19 @@ def accuracy(report: Report) -> Parts:
     """Accuracy by party, worst first."""
     evaluation = report["evaluation"] or {}
     of_party = {each["name"]: each for each in figures_of(report)["parties"]}
-    known = {name: each["accuracy"] for name, each in of_party.items()}
     rows = sorted(evaluation.get("parties", ()), key=lambda each: (each["accuracy"], each["name"]))
     if not rows:
         return []
-    with_ends = [(each["name"], known.get(each["name"]) or [each["accuracy"]] * 3) for each in rows]
-    keys = ("accuracy", "auroc", "brier", "calibration_error") if known else ()
+    with_ends = [(each["name"], _share(each["accuracy"], each["examples"])) for each in rows]
+    keys = ("auroc", "brier", "calibration_error") if of_party else ()
     listed = [
-        (each["name"], each["examples"])
-        + tuple(with_interval(of_party.get(each["name"], {}).get(key)) for key in keys)
-        + (() if known else (each["accuracy"],))
-        for each in rows[:MOST_ROWS]
+        (name, each["examples"], *map(with_interval, (interval, *(of_party.get(name, {}).get(key) for key in keys))))
+        for each, (name, interval) in zip(rows[:MOST_ROWS], with_ends, strict=False)
     ]
-    head = ("party", "test samples", *([NAMES[key] for key in keys] or ["accuracy"]))
+    head = ("party", "test samples", "accuracy", *(NAMES[key] for key in keys))
     said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first"
-    ends = ", with 95 % intervals. " if known else ". "
-    said += ends if len(rows) < 5 else f"{ends}Accuracy: {quantiles(each['accuracy'] for each in rows)}."
+    said += ", with 95 % intervals. "
+    said += "" if len(rows) < 5 else f"Accuracy: {quantiles(each['accuracy'] for each in rows)}."
     if prior := evaluation.get("class_prior"):
         said += f" With each party's class prior the accuracy over all is {figure(prior['accuracy'])}."
     all_ = evaluation["accuracy"]
@@ -69,6 +67,10 @@ def accuracy(report: Report) -> Parts:
         more("Figures by party as a table", table("Figures by party", head, listed)),
         left_out(len(rows), "parties", order=" of the table, the best ones"),
     ]
+
+
+def _share(value: float, n: int) -> Sequence[float]:
+    return share(value * n, n) or (value,) * 3
 
 
 def scores(report: Report) -> Parts:

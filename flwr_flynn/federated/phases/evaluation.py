@@ -3,7 +3,7 @@
 An answer has the confusion matrix, histograms of the predicted probabilities, and sums of scores, see
 `model.score_histograms`; with a `group` the latter for the samples of each of its levels, too. A party does
 not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
-few are of other classes; nor the sums of so few.
+few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
 
 A party may keep the model with its own class frequencies beside it, see `model.class_prior`. Its answer has a second
 confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
@@ -220,7 +220,7 @@ class EvaluationRequest(RunRequest[Tables]):
                     table += parts[0]
                     sums += parts[1]
             del scores  # those of the next batch take as much memory
-        for table, sums, _ in by_group(tables, [None] * (1 + len(names))):
+        for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
         return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())
 
@@ -250,7 +250,8 @@ class EvaluationRequest(RunRequest[Tables]):
             is_part = (found <= expected).all(axis=1)
             if not (is_part if index else is_whole).all():
                 raise PayloadError("scores", "the samples of the confusion matrix", "others")
-            if sums[1] > sums[0] or (index == 0 and sums[0] and sums[1] != np.trace(matrix)):
+            whole = [0, 0] if sums[0] == 0 else [sizes.total, np.trace(matrix)]
+            if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
                 raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:

@@ -247,3 +247,11 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: 
     for path in (tmp_path / "metrics.json", tmp_path / "none", tmp_path):
         with pytest.raises(FlyNNError, match="expected"):
             content.read(path)
+
+
+def test_a_party_below_its_floor_has_its_accuracy_with_an_interval() -> None:
+    made = metrics()
+    party = made["evaluation"]["parties"][0]
+    party |= {"name": "few", "accuracy": 0.5, "examples": 4}
+    shown = '<th scope="row">few</th><td class="n">4</td><td class="n">0.5000 (0.1500\xa0to\xa00.8500)</td>'
+    assert shown in page(made)
