@@ -13,7 +13,14 @@ from flwr_flynn.tables.table import KINDS
 Report = dict[str, Any]
 Row = tuple[str, str]
 
-_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "evaluate": "", "resume": ""}
+_DONE = {
+    "train": "counted",
+    "join": "joined",
+    "withdraw": "withdrawn",
+    "update": "updated",
+    "evaluate": "",
+    "resume": "",
+}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
