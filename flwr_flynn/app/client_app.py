@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from types import FrameType
@@ -100,7 +102,7 @@ def deployed_client(context: Context) -> Client:
         node = NodeConfig.parse(context.node_config)
         budget = own_budget(node)
 
-        def load(features: Features) -> datasets.Share:
+        def load(features: Features, node: NodeConfig = node) -> datasets.Share:
             if budget:
                 share = datasets.private_share(node, features)
             elif isinstance(features, Schema):
@@ -118,6 +120,7 @@ def deployed_client(context: Context) -> Client:
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,
+            previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,

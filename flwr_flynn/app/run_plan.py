@@ -106,6 +106,8 @@ def _strategy(
     else:
         if parties is None:
             _require_min_available(config)
+        elif config.action == "update":
+            raise config.refused("action", "another in a simulation, whose samples do not change")
         plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
         given = {name: getattr(saved.run_spec, name) for name in ("classes", "feature_names", "mechanism")}
         given |= {"spec": saved.run_spec.specs, "federation": saved}  # a spec for each member of the model

@@ -90,6 +90,9 @@ class PartyOptions:
         frequencies, see `model.class_prior`. Not with a budget.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent before.
+    previous : Samples or callable, optional
+        The training samples as they were counted, of a party whose samples have changed: it answers runs of action
+        update. Of any kind that `load` may be.
     response_seconds : float, default=0
         With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
     on_model : callable, optional
@@ -109,6 +112,7 @@ class PartyOptions:
     gram: bool = False
     class_prior: bool = True
     leaves: bool = False
+    previous: Samples | Callable[[Features], Samples] | None = None
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
     on_answer: Callable[[Disclosure], object] | None = None
@@ -210,11 +214,11 @@ class SampleAccess:
             text = f"memory: {what} need about {got} MiB, this party allows {most}"
             raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
 
-    def labelled(self, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Training samples, in a form that can be sliced, and the codes of their labels."""
+    def labelled(self, codes_of: CodesOf, n_features: int, before: bool = False) -> tuple[Any, Codes]:
+        """Training samples, in a form that can be sliced, and the codes of their labels; or those `before`."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        return self._labelled(self._held(), codes_of, n_features)
+        return self._labelled(self._before() if before else self._held(), codes_of, n_features)
 
     def _labelled(self, samples: Samples, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
         return labelled(samples, codes_of, n_features, with_gaps=self._has_schema)
@@ -230,9 +234,12 @@ class SampleAccess:
         X, least = self._loaded().X, self.options.min_examples
         return X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
 
-    def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
-        X, codes = self.labelled(run.codes, run.spec.n_features)
+    def inputs(self, run: RunSpec, before: bool = False) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels.
+
+        Those of now, or `before` their change.
+        """
+        X, codes = self.labelled(run.codes, run.spec.n_features, before)
         for name in elsewhere(run.specs, self._names, X) if isinstance(self._names, Schema) else ():
             log.warning("FlyNN: column %r: no value is near those of other parties; is the unit the same?", name)
         alignment = self.alignment(run.reference, X, codes)
@@ -370,6 +377,16 @@ class SampleAccess:
             row_wise, is_given = self.options.budget is not None, self._load is None
             self._samples = prepared(samples, self._names, row_wise, is_given, self.check_memory)
         return self._samples
+
+    def _before(self) -> Samples:
+        """The samples as they were counted."""
+        given, self._touched = self.options.previous, True
+        if given is None:
+            expected = "the samples as they were counted, at a party whose samples have changed"
+            raise ConfigError("node-config previous-path", expected, "none")
+        is_given = isinstance(given, Samples)
+        samples = given if isinstance(given, Samples) else given(self._names)
+        return prepared(samples, self._names, False, is_given, self.check_memory)
 
     def _loaded(self) -> Samples:
         """The samples as they were given, or as they are loaded by the names of the request."""

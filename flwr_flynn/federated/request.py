@@ -68,6 +68,7 @@ class Request(ABC, Generic[S]):
     phase: ClassVar[str]  # its name, on the wire as well
     channel: ClassVar[str] = TRAIN
     is_withdrawal: ClassVar[bool] = False  # True if only parties that leave the federation answer
+    is_update: ClassVar[bool] = False  # True if only parties whose samples have changed answer
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:

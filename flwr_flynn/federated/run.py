@@ -227,7 +227,7 @@ class Run:
         for cid, reason in reasons.items():
             roster.fail(cid, reason)
         for cid, member in batch.members.items():
-            roster.count(member, batch.taken_out.get(cid))
+            roster.count(member, batch.taken_out.get(cid), ask.request.is_update)
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:

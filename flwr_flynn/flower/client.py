@@ -55,7 +55,7 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: function of the same names that returns the number of columns without reading samples.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves
+    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
         As in `federated.party.PartyOptions`.
     response_seconds, on_model, on_answer
         As in `federated.party.PartyOptions`.
@@ -99,6 +99,7 @@ class FlyNNClient(NumPyClient):
         gram: bool = False,
         class_prior: bool = True,
         leaves: bool = False,
+        previous: Samples | Callable[[Features], Samples] | None = None,
         response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
         on_answer: Callable[[Disclosure], object] | None = None,
@@ -110,7 +111,13 @@ class FlyNNClient(NumPyClient):
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
-        given |= {"leaves": leaves, "response_seconds": response_seconds, "on_model": on_model, "on_answer": on_answer}
+        given |= {
+            "leaves": leaves,
+            "previous": previous,
+            "response_seconds": response_seconds,
+            "on_model": on_model,
+            "on_answer": on_answer,
+        }
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress, width)

@@ -36,7 +36,7 @@ def test_every_registered_request_has_a_case() -> None:
     cases = {case.request.phase: type(case.request) for case in [*CASES.values(), *SECURE_CASES.values()]}
     own = {phase: kind for phase, kind in _REQUESTS.items() if kind.__module__.startswith("flwr_flynn.")}
     assert cases == own
-    assert len(own) == 12
+    assert len(own) == 13
 
 
 def entries_of(request: Any) -> dict[str, Any]:

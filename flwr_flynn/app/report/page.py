@@ -36,6 +36,7 @@ _DONE = {
     "train": "trained a model together",
     "join": "joined a model",
     "withdraw": "were withdrawn from a model",
+    "update": "changed their samples in a model",
     "evaluate": "evaluated a model",
     "resume": "finished a model together",
 }
