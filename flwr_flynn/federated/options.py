@@ -18,6 +18,7 @@ from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.score_histograms import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
@@ -26,6 +27,8 @@ PURPOSES = ("train", "join", "withdraw", "update", "evaluate", "resume")
 """Make a new federation; or start from a saved one to add parties, take them out, replace counts of
 parties whose samples have changed, distribute it, or go on with it."""
 
+
+_MOST_SCORES = 2**24  # integers in the histograms of all subgroups
 
 MOST_ROUNDS = 1000
 """Rounds of the refinement, at most."""
@@ -257,6 +260,8 @@ class RunOptions:
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
+        n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
+        yield "group_column", n_scores > _MOST_SCORES, "one of fewer levels, or none with so many classes"
         is_open = self.plan is not None and self.secure_bound is None and self.feature_names is None
         expected = "False, but in clear for a plan of scaling auto, without feature_names"
         yield "learn_schema", self.learn_schema and not is_open, expected

@@ -227,6 +227,13 @@ class UpdateRequest(WithdrawRequest):
     is_withdrawal = False
     is_update = True
 
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+        found = super().from_config(config, arrays, party)
+        if not found.run.is_plain:
+            raise PayloadError("mode", "exact counts in clear, which alone can be updated", found.run.mode)
+        return found
+
     def fields(self, sizes: Sizes) -> list[Field]:
         before = [replace(field, name="counts before") for field in super().fields(Sizes(0, self.most_examples))]
         return before + super().fields(sizes)

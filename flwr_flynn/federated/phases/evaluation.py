@@ -57,7 +57,8 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.score_histograms import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, scored
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
-_LARGEST = 2**53  # of a sum of scores of a party; 1024 of them add up within int64
+_PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
+_LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
@@ -322,7 +323,8 @@ def _secure_request(state: RunState, context: Context) -> EvaluationRequest:
 def _figures(batch: Batch[Tables], context: Context) -> dict[str, Any] | None:
     request = context.request
     parts = {context.names[cid]: part for cid, part in batch.parts.items()}
-    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group)
+    least = 1 if request.bound is None else _PUBLIC_FLOOR
+    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group, least)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
