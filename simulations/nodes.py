@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.client import NumPyClient
@@ -96,7 +96,8 @@ def settled(run: Run, names: Sequence[str], replies: Sequence[Answer | Node]) ->
         raise AggregationError(text, len(names) - len(missing), len(names), missing)
     traffic = run.traffic["counts"]
     if below:
-        traffic = Traffic(**{part.name: sum(getattr(each, part.name) for each in below) for part in fields(Traffic)})
+        names_of_bytes = ("asked", "replied", "down", "up")
+        traffic = Traffic(**{name: sum(getattr(each, name) for each in below) for name in names_of_bytes})
     counts = run.counts
     return Node(Reply("", codec.write_tensors(codec.encode(counts)), int(counts.n_examples or 0), {}), traffic)
 
