@@ -224,6 +224,9 @@ class RunOptions:
         run, purpose = self.run_spec, self.purpose
         is_set_aside = purpose == "withdraw" and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
+        if run.mechanism is not None and run.mechanism.n_rounds:
+            expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
+            yield "mechanism", purpose in ("join", "withdraw"), expected
         if self.groups:
             # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
             expected = "0 where hashes follow from histograms of the columns, which a party can spoil"
