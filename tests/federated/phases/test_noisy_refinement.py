@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest, rounds_of
 from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
@@ -27,7 +29,8 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.noisy_rounds import CENTRE, Descent, clipped_gradient, gradient_bound
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.federated.runs import DRIVERS, LABELS, NAMES, X, Y, refusal, replied
+from flwr_flynn.privacy.samplers import SeededNoise
+from tests.federated.runs import DRIVERS, LABELS, NAMES, X, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import as_it_is, secretly
 
 SPEC = HashSpec(4, 64, 2, 6, 0, signed=True, center=(5.8, 3.0, 3.7, 1.2))
@@ -149,6 +152,23 @@ def test_a_run_is_the_sum_of_the_parties_gradients_and_noise(driver, tmp_path):
     assert "4 releases of a run" in run.model.model_.guarantee
     for settings_of in settings:
         assert settings_of["budget"].spent()[0] == pytest.approx(4.0, rel=1e-3)
+
+
+def test_answers_without_their_seeded_noise_add_up_to_the_gradient_of_the_pooled_samples(tmp_path):
+    run, total = RunSpec(SPEC, NAMES, SIMULATED), np.zeros((64, 3), np.int64)
+    request = NoisyRefinementRequest(run, 2, WEIGHTS, CENTRES)
+    for name, member in enumerate(parties(tmp_path, 3)):
+        replied(CountsRequest(run), member)
+        found = statistic_of(request, member, Member("", str(name))).gradient
+        seed = first_bytes(f"{SIMULATED.seed} {name} {run.digest()}")
+        noise = SeededNoise(first_bytes(f"{seed} round 2")).gaussian(found.size, MECHANISM.gradient_sigma)
+        assert noise.any()
+        total += found - noise.reshape(found.shape)
+    assert_array_equal(total, clipped_gradient(WEIGHTS, CENTRES, 6, [(HASHER.active(X), Y)]).gradient)
+
+
+def first_bytes(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def test_without_noise_to_speak_of_rounds_are_those_of_the_pooled_samples(tmp_path, monkeypatch):
