@@ -20,7 +20,8 @@ from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
+from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
@@ -64,6 +65,8 @@ _CENTRE = np.zeros(SPEC.hash_dim, np.int64)
 _COLUMNS = ColumnsRequest(4, CLASSES)
 _REFERENCE = Reference.of(ColumnHistograms.from_data(_X, _CODES, 3))
 
+_MODEL = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)).model
+
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
     "aligned columns": ColumnsRequest(4, CLASSES, reference=_REFERENCE),
@@ -79,6 +82,9 @@ FITS: dict[str, Request[Any]] = {
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "secure gram": GramRequest(SECURE),
     "secure gram evaluation": GramEvaluationRequest(SECURE, _FIT),
+    "secure evaluation": SecureEvaluationRequest(SECURE, _MODEL),
+    "update exact": UpdateRequest(EXACT),
+    "update secure exact": UpdateRequest(SECURE),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
@@ -107,6 +113,8 @@ VALUES: dict[str, Any] = {
     "gap-texts": "unknown, -999",
     "date-format": "dd.mm.yyyy",
     "model-path": "{folder}/model.npz",
+    "record-path": "{folder}/left.jsonl",
+    "previous-path": "{folder}/mine.npz",
     "party-id": "Basel",
     "test-fraction": 0.3,
     "split-seed": 1,

@@ -17,7 +17,7 @@ pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
 GRAM = {"gram", "gram evaluation"}
-SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "held-out", "refinement")}
+SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "held-out", "refinement", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
 PRIVATE = {"noisy", "noisy refinement", "model"}
@@ -32,6 +32,8 @@ DEPLOYED = {
     "gap-texts": OPEN,
     "date-format": OPEN,
     "model-path": OPEN,
+    "record-path": OPEN,
+    "previous-path": OPEN | {"update exact"},
     "party-id": OPEN,
     "test-fraction": OPEN,
     "split-seed": OPEN,
@@ -44,6 +46,7 @@ DEPLOYED = {
     "policy": PRIVATE,
     "policy, label": PRIVATE,
     "policy, model-path": PRIVATE,
+    "policy, record-path": PRIVATE,
     "policy, party-id": PRIVATE,
     "policy, test-fraction": PRIVATE,
     "policy, split-seed": PRIVATE,
@@ -58,7 +61,7 @@ DEPLOYED = {
     "policy, records-per-person": {"model"},
     "policy, composition": PRIVATE,
     "policy, max-releases": PRIVATE,
-    "policy, evaluate": PRIVATE | {"evaluation"},
+    "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
     "policy, response-seconds": PRIVATE,
     "policy, secure, leave": {"model"},
 }

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from types import FrameType
@@ -23,36 +25,48 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Paramete
 from flwr.common.logger import log
 
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.disclosure_file import ENDING, recorder
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
+from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.federated.protocol import PARTY, REFUSED
+from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message, records, secagg
-from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.client import FlyNNClient, PartyClient
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.schema import Schema
 
+OnAnswer = Callable[[Disclosure], object]
+
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
-class UnreadyClient(Client):
+class UnreadyClient(PartyClient):
     """Client of a party that cannot participate; its replies have its name and the reason, unlike an exception."""
 
-    def __init__(self, name: str | None, reason: str) -> None:
-        self.refusal: dict[str, Scalar] = {REFUSED: reason}
-        if name:
-            self.refusal[PARTY] = name
+    def __init__(self, name: str | None, reason: str, on_answer: OnAnswer | None = None) -> None:
+        self._party = Party(Samples([], []), PartyOptions(name, on_answer=on_answer))
+        self._reason = reason
 
     def fit(self, ins: FitIns) -> FitRes:
         """Refuse."""
-        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, self.refusal)
+        refusal = self._refusal(ins.config, TRAIN)
+        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, refusal)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Refuse."""
-        return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self.refusal)
+        return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self._refusal(ins.config, EVALUATE))
+
+    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+        return self._refusal(config, channel)
+
+    def _refusal(self, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+        return self._party.decline(self._reason, config, channel).metrics
 
 
 def client_fn(context: Context) -> Client:
@@ -84,11 +98,11 @@ def deployed_client(context: Context) -> Client:
     """The party of a deployed node, by its node config alone, in which each key must be known."""
     name = str(context.node_config.get("party-id", "")) or None
 
-    def make() -> Client:
+    def make(on_answer: OnAnswer | None) -> Client:
         node = NodeConfig.parse(context.node_config)
         budget = own_budget(node)
 
-        def load(features: Features) -> datasets.Share:
+        def load(features: Features, node: NodeConfig = node) -> datasets.Share:
             if budget:
                 share = datasets.private_share(node, features)
             elif isinstance(features, Schema):
@@ -106,14 +120,16 @@ def deployed_client(context: Context) -> Client:
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,
+            previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,
             on_model=_keeper(node, budget),
+            on_answer=on_answer,
             **_common(node, name),
         ).to_client()
 
-    return _ready(make, name)
+    return _ready(make, name, lambda: own_record(context))
 
 
 def simulated_client(context: Context) -> Client:
@@ -121,14 +137,22 @@ def simulated_client(context: Context) -> Client:
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
-    def make() -> Client:
+    def record() -> OnAnswer | None:
+        config = RunConfig.parse(context.run_config)
+        if not config.record_sites:
+            return None
+        folder = simulated_folder(config, context.run_id) / "sites"
+        folder.mkdir(parents=True, exist_ok=True)
+        return recorder(folder / f"party-{int(node['partition-id'])}{ENDING}", context.run_id)
+
+    def make(on_answer: OnAnswer | None) -> Client:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
             raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
         party = int(node["partition-id"])
         numbers = config.party_numbers()
         if numbers is not None and party not in numbers and config.action != "withdraw":
-            return UnreadyClient(name, "takes no part in this run")
+            return UnreadyClient(name, "takes no part in this run", on_answer)
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
             share.X,
@@ -140,10 +164,11 @@ def simulated_client(context: Context) -> Client:
             leaves=config.action == "withdraw" and (numbers is None or party in numbers),
             secure=config.secure,
             gram=True,
+            on_answer=on_answer,
             **_common(config, name),
         ).to_client()
 
-    return _ready(make, name)
+    return _ready(make, name, record)
 
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
@@ -156,16 +181,20 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
     }
 
 
-def _ready(make: Callable[[], Client], name: str | None) -> Client:
-    """The client, or one that refuses with the reason why it cannot be made."""
+def _ready(
+    make: Callable[[OnAnswer | None], Client], name: str | None, record: Callable[[], OnAnswer | None]
+) -> Client:
+    """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
+    on_answer = None
     try:
-        return make()
+        on_answer = record()
+        return make(on_answer)
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot participate: %s", datasets.full_text(error))
-        return UnreadyClient(name, str(error))
+        return UnreadyClient(name, str(error), on_answer)
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
         log(ERROR, "FlyNN: cannot participate", exc_info=error)
-        return UnreadyClient(name, f"failed with {type(error).__name__}")
+        return UnreadyClient(name, f"failed with {type(error).__name__}", on_answer)
 
 
 def own_budget(node: NodeConfig) -> Budget | None:
@@ -181,30 +210,60 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism
     policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
+    return Budget(simulated_folder(config, run_id) / "state" / str(run_id) / f"party-{party}", policy)
+
+
+def simulated_folder(config: RunConfig, run_id: int) -> Path:
+    """The run's output folder, as a simulated party finds it."""
     # The process of a party may have another working directory, so that a relative folder would not be the server's.
     folder = Path(config.output_dir).expanduser()
-    folder = folder if folder.is_absolute() else default_folder(run_id)
-    return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
+    return folder if folder.is_absolute() else default_folder(run_id)
+
+
+def own_record(context: Context) -> OnAnswer | None:
+    """A function that records a deployed party's answers in its own file; None without `record-path`.
+
+    The rest of the node config may be wrong: refusals are recorded, too.
+    """
+    node = context.node_config
+    if not (text := str(node.get("record-path", "")).strip()):
+        return None
+    if not text.endswith(ENDING):
+        raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(Path(text).suffix))
+    state = str(node.get("state-path", ""))
+    budget = Budget(state, Policy(1.0)) if state else None
+    taken = {key: str(node.get(key, "")) for key in ("data-path", "model-path")}
+    path = _own_file("record-path", text, taken, budget)
+    _own_file("record-path", str(path.with_suffix(".html")), taken, budget)
+    return recorder(path, context.run_id)
+
+
+def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | None) -> Path:
+    """The path of a file that the party writes; an error if it cannot, or if it is another one of the party's files."""
+    same = ""
+    try:
+        path = Path(text).expanduser().absolute()
+        writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
+        others = {other: Path(name).expanduser().resolve() for other, name in taken.items() if name}
+        same = next((other for other, file in others.items() if file == path.resolve()), "")
+        of_ledger = budget is not None and budget.has(path)
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
+        writable = of_ledger = False
+    for is_wrong, expected, got in (
+        (bool(same), f"a file other than {same}", "the same file"),
+        (of_ledger, "a file other than the ledger's at state-path", "one of these"),
+        (not writable, "a file in a folder that can be written to", "no such file"),
+    ):
+        if is_wrong:
+            raise ConfigError(f"node-config {key}", expected, got)
+    return path
 
 
 def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:
     """A function that writes the party's copy of the model; a bad path is refused before the counting."""
     if not node.model_path:
         return None
-    try:
-        path = Path(node.model_path).expanduser().absolute()
-        writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
-        is_data = path.resolve() == Path(node.data_path).expanduser().resolve()
-        of_ledger = budget is not None and budget.has(path)
-    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
-        writable = is_data = of_ledger = False
-    for is_wrong, expected, got in (
-        (is_data, "a file other than data-path", "the same file"),
-        (of_ledger, "a file other than the ledger's at state-path", "one of these"),
-        (not writable, "a file in a folder that can be written to", "no such file"),
-    ):
-        if is_wrong:
-            raise ConfigError("node-config model-path", expected, got)
+    path = _own_file("model-path", node.model_path, {"data-path": node.data_path}, budget)
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)

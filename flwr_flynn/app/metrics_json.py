@@ -36,6 +36,8 @@ from flwr_flynn.tables.schema import Schema
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names in the table."""
 
+_MOST_LISTED = 1000  # parties whose class sizes are in the report
+
 
 def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
@@ -61,6 +63,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "unkept": {} if evaluation is None else dict(evaluation.unkept),
         "sha256": {"model": model.model_.sha256(), "federated": counts_sha256(model.model_.members)},
         "members": [_member(member) for member in model.model_.members],
+        "updates": _updates(run),
         "action": config.action,
         "federation": summary(after),
         "scaling": config.scaling if plan is not None and plan.needs_columns else given,
@@ -73,6 +76,8 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "refinement": refinement(run),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
+        "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},
+        "class_sizes": class_sizes(run),
         "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
@@ -91,6 +96,28 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(run_plan, parties, after)
     return report
+
+
+def class_sizes(run: Run) -> dict[str, list[int]] | None:
+    """Training samples of each class at each counted party; None where they are hidden, or of very many parties."""
+    counted = run.counted.counted
+    if len(counted) > _MOST_LISTED or not run.state.run_spec.is_plain:
+        return None
+    return {str(member): list(member.sizes) for member in counted if member.sizes is not None}
+
+
+def _updates(run: Run) -> list[dict[str, Any]]:
+    """Parties whose counts were replaced: number of samples, and SHA-256 of the counts, before and now."""
+    return [
+        {
+            "party": str(now),
+            **{
+                name: {"examples": each.examples, "sha256": list(each.sha256)}
+                for name, each in (("before", before), ("now", now))
+            },
+        }
+        for before, now in run.counted.updated
+    ]
 
 
 def _schema(run: Run) -> dict[str, Any] | None:

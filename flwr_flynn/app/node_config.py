@@ -47,8 +47,18 @@ class NodeConfig(Settings):
     date_format: str = setting(
         "", "form of the dates in a CSV file, each with or without a time; not given: detected", choices=DATE_FORMATS
     )
+    previous_path: str = setting(
+        "",
+        "the file as it was counted, of a party whose samples have changed since: it answers `action = update`, by "
+        "which the counts of `data-path` take the place of those of this file",
+    )
     model_path: str = setting(
         "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
+    )
+    record_path: str = setting(
+        "",
+        "`.jsonl` file to which the party adds a line for each message that leaves it, before it leaves, with a page, "
+        "`.html`, beside it; not given: no record",
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
@@ -130,6 +140,8 @@ class NodeConfig(Settings):
         self.dialect()
         if not self.max_epsilon:
             return
+        if self.previous_path:
+            raise self.refused("previous_path", "none with max-epsilon: samples cannot be taken out of noisy counts")
         folder = Path(os.path.normpath(self.state_path))
         if not folder.is_absolute() or not folder.name:
             got = in_json(self.state_path) if self.state_path else "none"

@@ -13,7 +13,14 @@ from flwr_flynn.tables.table import KINDS
 Report = dict[str, Any]
 Row = tuple[str, str]
 
-_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "evaluate": "", "resume": ""}
+_DONE = {
+    "train": "counted",
+    "join": "joined",
+    "withdraw": "withdrawn",
+    "update": "updated",
+    "evaluate": "",
+    "resume": "",
+}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
@@ -43,6 +50,10 @@ def _party_rows(report: Report) -> list[Row]:
     if done := _DONE[report["action"]]:
         rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
         rows += _reasons(f"not {done}", missing)
+    for each in report.get("updates", ()):
+        before, now = each["before"], each["now"]
+        digests = f"SHA-256 of its counts {before['sha256'][0][:12]}... > {now['sha256'][0][:12]}..."
+        rows.append((f"  updated: {each['party']}", f"{before['examples']} > {now['examples']} samples; {digests}"))
     if report["action"] != "train":
         rows.append(("parties in all", f"{len(report['federation'])}"))
     if groups := report["groups"]:

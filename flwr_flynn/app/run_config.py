@@ -47,14 +47,15 @@ class FederationSettings(RunSettings):
     action: str = setting(
         "train",
         "`train` makes a new federation. `join` adds parties to the one in `federation`, `withdraw` removes parties, "
-        "`evaluate` distributes its model, `resume` goes on with a run that stopped; these four take hash, classes and "
+        "`update` takes over changed samples, `evaluate` distributes its model, `resume` goes on with a run that "
+        "stopped; these five take hash, classes and "
         "privacy from the file",
         choices=("train", *LATER),
     )
     federation: str = setting(
         "",
-        "the server's own file with counts and parties, made by `train`, changed by `join` and `withdraw`; not given: "
-        "`federation.npz` in the output folder",
+        "the server's own file with counts and parties, made by `train`, changed by `join`, `withdraw` and `update`; "
+        "not given: `federation.npz` in the output folder",
     )
     parties: str = simulated(
         "",
@@ -64,7 +65,7 @@ class FederationSettings(RunSettings):
     min_parties: int = setting(
         0,
         "parties that must be counted in the end, and that must reply in each later phase for it to change the model; "
-        "0: `min-available`. With `join` and `withdraw` parties that must join or leave, 0: one",
+        "0: `min-available`. With `join`, `withdraw` and `update` parties that must join, leave or change, 0: one",
         low=0,
     )
     groups: int = setting(
@@ -175,6 +176,14 @@ class ProcessSettings(RunSettings):
         "", "a category among the columns (sex, scanner, ward): the report has figures by its levels, too"
     )
     check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
+    dry_run: bool = setting(
+        False,
+        "ask nobody: print the phases, what would leave in each, bytes, memory, and the node settings that the run "
+        "needs, write them to `plan.json` in the output folder, and end",
+    )
+    record_sites: bool = simulated(
+        False, "simulation: each party records what leaves it in `sites` in the output folder, two files for each party"
+    )
     memory_limit: float = setting(
         4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0
     )

@@ -106,6 +106,8 @@ def _strategy(
     else:
         if parties is None:
             _require_min_available(config)
+        elif config.action == "update":
+            raise config.refused("action", "another in a simulation, whose samples do not change")
         plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
         given = {name: getattr(saved.run_spec, name) for name in ("classes", "feature_names", "mechanism")}
         given |= {"spec": saved.run_spec.specs, "federation": saved}  # a spec for each member of the model
@@ -198,7 +200,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
         plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_columns:
         log(logging.WARNING, "FlyNN: scaling auto leaves the columns unscaled: %s are too many", plan.n_features)
-    for what, needed in _memory_needs(config, plan, classes, parties).items():
+    for what, needed in memory_needs(config, plan, classes, parties).items():
         if (size := needed / 2**30) > config.memory_limit:
             raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
     return plan, classes, feature_names, learns
@@ -261,7 +263,7 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     return plan, dataset.classes, None if learns else schema or dataset.feature_names, learns
 
 
-def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], parties: int | None) -> dict[str, float]:
+def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], parties: int | None) -> dict[str, float]:
     """Bytes that the server needs in the phases of a run, by a text for an error."""
     specs, n_classes, asked = placeholder_specs(plan), len(classes), config.min_available or parties or 1
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "

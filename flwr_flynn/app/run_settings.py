@@ -36,7 +36,7 @@ FOLLOWING = frozenset({"num_partitions", "seed", "alpha", "distribution_array"})
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-LATER = ("join", "withdraw", "evaluate", "resume")  # actions on a federation that exists
+LATER = ("join", "withdraw", "update", "evaluate", "resume")  # actions on a federation that exists
 
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 

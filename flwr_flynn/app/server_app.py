@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import writing
-from flwr_flynn.app import metrics_json, report_text
+from flwr_flynn.app import dry_run, metrics_json, report_text
 from flwr_flynn.app.data.datasets import full_text
 from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig, default_folder
@@ -28,7 +29,7 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE = "model.npz", "metrics.json", "report.html"
+_MODEL, _METRICS, _PAGE, _PLAN = "model.npz", "metrics.json", "report.html", "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -42,9 +43,14 @@ def main(grid: Grid, context: Context) -> None:
         start = time.monotonic()
         config = RunConfig.parse(context.run_config).resolved()
         files = RunFiles.of(config, context.run_id)
-        with exclusive(files.federation):
+        with nullcontext() if config.dry_run else exclusive(files.federation):
             saved = files.load(config)
             plan = plan_run(config, grid, saved, files.keeper(config, str(context.run_id)))
+            if config.dry_run:
+                made = dry_run.compiled(plan)
+                _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
+                print(dry_run.text(made), flush=True)
+                return
             errors = _run(plan, grid, context)
             after, unwritten = _save(plan, files, str(context.run_id))
             seconds = round(time.monotonic() - start, 3)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.disclosure import Arrivals
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
 from flwr_flynn.federated.request import Request, S
 from flwr_flynn.federated.roster import Member, Roster, clean
@@ -36,11 +37,13 @@ class Batch(Generic[S]):
     repeated: list[str] = field(default_factory=list)  # senders of ignored replies: they are in the sum already
     names: dict[str, str] = field(default_factory=dict)  # as the senders gave them
     replies: dict[str, Reply] = field(default_factory=dict)  # the first of each sender, whatever came of it
+    arrivals: Arrivals = field(default_factory=Arrivals)  # of those that passed
 
     def without(self, start: S, reason: str) -> Batch[S]:
         """The batch with nobody in it; those that passed are refused for `reason`."""
         refused = dict.fromkeys(self.passed, reason) | self.refused
-        return Batch(start, refused=refused, repeated=self.repeated, names=self.names, replies=self.replies)
+        kept = {name: getattr(self, name) for name in ("repeated", "names", "replies", "arrivals")}
+        return Batch(start, refused=refused, **kept)
 
 
 Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply], Batch[Any] | None], Batch[Any]]
@@ -83,6 +86,7 @@ def collect_each(
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
+            contents = request.contents(statistic)
             found = _member(reply, name, roster.identify(cid), request.sizes(statistic), digests)
             batch.total = request.add(batch.total, statistic)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
@@ -97,6 +101,7 @@ def collect_each(
             batch.taken_out[cid] = index
         batch.refused.pop(cid, None)
         batch.passed[cid], batch.members[cid] = reply, found
+        batch.arrivals += Arrivals.of(contents, reply.tensors)
         if keep is not None:
             batch.parts[cid] = keep(statistic, len(batch.parts))
     return batch
@@ -160,6 +165,7 @@ def collect_secure(
         name = clean(reply.metrics.get(PARTY), 64)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
+        batch.arrivals += Arrivals.of(request.contents(None), reply.tensors)
         batch.members[cid] = Member(name, cid, roster.identify(cid), bytes=reply.n_bytes)
     return batch
 

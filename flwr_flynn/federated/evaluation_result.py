@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flwr_flynn.model import figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import summary
-from flwr_flynn.model.score_histograms import N_SUMS
+from flwr_flynn.model.score_histograms import N_SUMS, above_floor
 
 Array = npt.NDArray[Any]
 
@@ -57,12 +57,17 @@ def of_party(statistic: Tables, n_before: int) -> Result:
 
 
 def evaluated(
-    total: Tables, parts: Mapping[str, Result], labels: Sequence[Any] = (), groups: Sequence[str] = (), group: str = ""
+    total: Tables,
+    parts: Mapping[str, Result],
+    labels: Sequence[Any] = (),
+    groups: Sequence[str] = (),
+    group: str = "",
+    least: int = 1,
 ) -> dict[str, Any] | None:
     """Figures from the sum of the answers, and results by party, by name; None without samples.
 
     They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
-    of `model.figures`, by party and by subgroup as well.
+    of `model.figures`, by party and by subgroup as well, of classes and subgroups of at least so many samples.
     """
     if not total.tables[0].any():
         return None
@@ -71,7 +76,8 @@ def evaluated(
         right = {name: (part.right, part.own_right)[index] for name, part in parts.items()}
         return summary(total.tables[index], {name: (right[name], part.n_examples) for name, part in parts.items()})
 
-    sent, scores = int(total.tables[2].item()), total.tables[3:]
+    sent, tables = int(total.tables[2].item()), total.tables[3:]
+    scores = [each for pair in zip(tables[::2], tables[1::2], strict=True) for each in above_floor(*pair, least)]
     found = None
     if scores and scores[1][0]:
         entries = by_group(scores, ["", *groups])

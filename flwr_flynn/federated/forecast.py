@@ -7,20 +7,24 @@ some bits, which makes messages shorter: the forecast is the most that a run tak
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.layout import Field, Sizes, largest_sum, n_entries
+from flwr_flynn.federated.disclosure import Arrivals, Content
+from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes, contents, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import score_fields
 from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
+from flwr_flynn.federated.phases.noisy_refinement import noisy_refinements
 from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import key
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, key
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.gram import GRAM_TEMPERATURES
@@ -28,6 +32,7 @@ from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
 from flwr_flynn.model.refinement import LEVELS
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.score_histograms import MOST_CLASSES, N_LEVELS
+from flwr_flynn.model.scoring import given_scoring
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
 _VALUE = 0.6  # bytes of a value in a histogram of a party with the default floor, at most
@@ -60,6 +65,8 @@ class Traffic:
     replied: int = 0
     down: int = 0
     up: int = 0
+    kind: str = ""  # of disclosure
+    arrivals: Arrivals = field(default_factory=Arrivals)
 
     def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
         """Note that so many parties get this."""
@@ -70,6 +77,12 @@ class Traffic:
         """Note a reply of one party."""
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
+
+    def add(self, answered: Traffic, arrivals: Arrivals) -> None:
+        """Add the replies of an exchange."""
+        self.replied += answered.replied
+        self.up += answered.up
+        self.arrivals += arrivals
 
     @property
     def per_party(self) -> dict[str, int]:
@@ -92,6 +105,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     announced = _bytes_of_run(replace(run, specs=specs)) * both + reference
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
     scores = _HEADERS + _SCORE * n_classes * min(share / 4, 2 * N_LEVELS) * (n_classes <= MOST_CLASSES)
+    n_groups = len(subgroup_names(options.feature_names, options.group_column))
+    scores += min(n_groups, 1) * scores + 48 * n_groups  # each sample once more, and the sums
     members = sums * min(options.max_members, len(specs)) / len(specs)
     found = {
         "columns": (_VALUE * share * n_columns, 0.0),
@@ -118,42 +133,85 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         up, down = found["evaluation"]
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
     if run.bound is not None:
-        sums = n_classes * sum(spec.hash_dim for spec in specs)
         found["secure evaluation"] = found["evaluation"]
-        for name, size in _secure_entries(options, len(specs), sums, n_weights, n_rows).items():
-            found[name] = 8.0 * size + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
+        sizes = {name: _secure_entries(fields, run.bound) for name, fields in layouts(options).items() if fields}
+        sizes |= {f"bins {number}": n_columns * entries for number, entries in enumerate(_BINS, 1)}
+        sizes["columns"] = 70 * n_classes * n_columns
+        for name, size in sizes.items():
+            if name != "evaluation":
+                found[name] = 8.0 * size + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
     names = [phase.name for phase in phases_of(options)]
     return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
 
 
-def _secure_entries(
-    options: RunOptions, n_specs: int, n_counts: int, n_weights: float, n_rows: int
-) -> dict[str, float]:
-    """Entries of the vectors of a secure run, each of eight bytes."""
-    run, bound = options.run_spec, options.secure_bound or 2
-    n_classes, n_columns = run.n_classes, run.spec.n_features
-    sizes, shape = Sizes(bound, bound), (round(n_weights / n_classes), n_classes)
-    layouts = {
-        "selection": leave_one_out_fields([N_DECAYS] * n_specs, n_classes, sizes),
-        **dict.fromkeys(
-            [f"refinement {number}" for number in range(1, options.refine_rounds + 1)],
-            refinement_fields([shape], [LEVELS] * n_classes, sizes),
-        ),
-        "gram": gram_fields(n_rows, n_classes, sizes),
+def layouts(options: RunOptions) -> dict[str, list[Field]]:
+    """Fields of an answer by the names of the phases, as many as there can be; open ones where sizes are not known."""
+    run, bound, both = options.run_spec, options.secure_bound or 0, 2 if options.align else 1
+    n_classes, sizes = run.n_classes, Sizes(bound, bound)
+    specs = options.counted_specs(run.specs) * both
+    members = sorted(specs, key=lambda spec: -spec.hash_dim)[: options.max_members]
+    n_decays = 1 if options.rule == "bayes" or given_scoring(options.rule, options.decay) else N_DECAYS
+    columns = ColumnsRequest(run.spec.n_features, run.classes).fields(sizes)
+    n_examples = None if options.plan is None or options.learn_schema else options.plan.n_examples
+    n_rows = options.gram or (options.gram_rows(n_examples, run.spec.n_features) if n_examples else 0)
+    gram = gram_fields(n_rows, n_classes, sizes)
+    shape = (n_classes, n_classes)
+    names = ("confusion matrix", "own confusion matrix") if run.is_plain else ("confusion matrix",)
+    bins = Field("bins", (1, 0), 0, is_open=True)
+    results = [Field(name, shape, bound, PLAIN) for name in names]
+    results += score_fields(n_classes, len(subgroup_names(options.feature_names, options.group_column)), bound)
+    found = {
+        "schema": [Field("summary", (0,), 0, NUMBERS, is_open=True)],
+        **{f"bins {number}": [bins] for number in range(1, len(_BINS) + 1)},
+        "columns": [bins] if run.is_secure else columns,
+        "aligned columns": [*columns, Field("alignments", (1,), 1, PLAIN)],
+        "counts": _counts_fields(specs, n_classes, sizes),
+        "selection": leave_one_out_fields([n_decays] * len(specs), n_classes, sizes),
+        "held-out": _counts_fields(members, n_classes, sizes),
+        **{
+            f"refinement {number}": refinement_fields(
+                [(spec.hash_dim, n_classes) for spec in members], [LEVELS] * n_classes, sizes
+            )
+            for number in range(1, options.refine_rounds + 1)
+        },
+        **{
+            phase.name: [Field("gradient", (run.spec.hash_dim, n_classes), 0, PLAIN, True)]
+            for phase in noisy_refinements(run)
+        },
+        "gram": gram if n_rows else [gram[0], *(replace(each, is_open=True) for each in gram[1:])],
         "gram evaluation": evaluation_fields(MOST_STRENGTHS, n_classes, sizes),
-        "secure evaluation": [
-            Field("confusion matrix", (n_classes, n_classes), bound),
-            *score_fields(n_classes, 0, bound),
-        ],
+        "secure evaluation": results,
+        "evaluation": results if options.is_evaluated and not options.sums_results else [],
     }
-    most = largest_sum(bound)
-    return {
-        **{f"bins {number}": n_columns * entries for number, entries in enumerate(_BINS, 1)},
-        "columns": 70 * n_classes * n_columns,
-        "counts": n_counts,
-        "held-out": n_weights,
-        **{name: n_entries([each.capped(most) for each in fields], bound) for name, fields in layouts.items()},
-    }
+    if options.learn_schema:  # all sizes follow from it
+        found |= {name: [replace(each, is_open=True) for each in found[name]] for name in ("counts", "selection")}
+    return {phase.name: found[phase.name] for phase in phases_of(options) if phase.name in found}
+
+
+def _counts_fields(specs: Sequence[HashSpec], n_classes: int, sizes: Sizes) -> list[Field]:
+    """The fields of `codec.counts_fields`, without drawing the rows of the hashes."""
+    return [Field("counts", (n_classes, spec.hash_dim), sizes.total, fingerprint="0" * 64) for spec in specs]
+
+
+def told(options: RunOptions) -> dict[str, tuple[str, list[Content]]]:
+    """Kind of disclosure, and content of each array, by the names of the phases."""
+    run, found = options.run_spec, dict[str, tuple[str, list[Content]]]()
+    for name, fields in layouts(options).items():
+        if name == "evaluation":
+            found[name] = RESULTS if fields else NOTHING, contents(fields, [None] * len(fields))
+        elif run.bound is not None:
+            is_open = any(field.is_open for field in fields)
+            shape = None if is_open else (_secure_entries(fields, run.bound),)
+            found[name] = SECURE, [Content(tuple(dict.fromkeys(each.name for each in fields)), shape, None)]
+        else:
+            kind = EXACT if run.mechanism is None else NOISY
+            found[name] = kind, contents(fields, [None] * len(fields))
+    return found
+
+
+def _secure_entries(fields: Sequence[Field], bound: int) -> int:
+    """Entries of the vector of a secure sum."""
+    return n_entries([each.capped(largest_sum(bound)) for each in fields], bound)
 
 
 def _bytes_of_run(run: RunSpec) -> int:

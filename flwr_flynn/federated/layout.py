@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers, unpack_signed
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.model.model_file import narrowed
 
 Array = npt.NDArray[Any]
@@ -27,7 +28,11 @@ COUNTS, NUMBERS, PLAIN = "counts", "numbers", "plain"
 """Forms of a field in a message: packed as a matrix of mostly small integers, packed one after the other, or an array
 of NumPy. Packed ones are described in `compression`."""
 
+OF_CLASS, OF_PARTY = -1, -2
+"""Integers that are sums over all samples of a class, and over all samples."""
+
 _FINGERPRINT_BYTES = 32
+_MOST = 2**63 - 1
 
 
 class Sizes(NamedTuple):
@@ -64,6 +69,9 @@ class Field:
         Of the hash whose counts these are, in hexadecimal; it travels before them, uint8 (32,).
     is_open : bool, default=False
         True if there may be fewer integers than the shape says, in form "numbers".
+    per_sample : int, default=0
+        The most that one sample adds to an integer: 1 for numbers of samples. `OF_CLASS` and `OF_PARTY` stand for sums
+        over the samples that the first field of the layout counts; 0 for integers that tell no number of samples.
     """
 
     name: str
@@ -74,6 +82,7 @@ class Field:
     types: tuple[str, ...] = ("<i8",)
     fingerprint: str = ""
     is_open: bool = False
+    per_sample: int = 0
 
     @property
     def size(self) -> int:
@@ -93,6 +102,17 @@ class Field:
     def capped(self, most: int) -> Field:
         """The field with integers up to `most` alone."""
         return replace(self, most=min(self.most, most) if isinstance(self.most, int) else np.minimum(self.most, most))
+
+    def least(self, part: Array, sizes: Array) -> int | None:
+        """The smallest number of samples behind one of these integers, at least; None without any.
+
+        `sizes` are the integers of the first field.
+        """
+        if self.per_sample in (OF_CLASS, OF_PARTY):
+            n = sizes.sum() if self.per_sample == OF_PARTY else sizes[sizes > 0].min(initial=_MOST)
+            return int(n) if 0 < n < _MOST else None
+        smallest = int(np.abs(part).min(initial=_MOST, where=part != 0)) if self.per_sample else _MOST
+        return None if smallest == _MOST else -(-smallest // self.per_sample)
 
     def check(self, part: Array, n_parties: int = 1, name: str = "") -> None:
         """Raise a `PayloadError` of the field `name` unless these integers are those of so many parties."""
@@ -165,6 +185,19 @@ def _groups(fields: Sequence[Field]) -> list[list[Field]]:
     return groups
 
 
+def contents(fields: Sequence[Field], leasts: Sequence[int | None]) -> list[Content]:
+    """Content of each array of a message, from the least number of samples behind the integers of each field."""
+    found, rest = [], list(leasts)
+    for group in _groups(fields):
+        if group[0].fingerprint:
+            found.append(Content(("fingerprint",), (_FINGERPRINT_BYTES,), None))
+        known = [least for least in (rest.pop(0) for _ in group) if least is not None]
+        shape = group[0].shape if len(group) == 1 else (sum(field.size for field in group),)
+        names = tuple(field.name for field in group)
+        found.append(Content(names, None if group[0].is_open else shape, min(known, default=None)))
+    return found
+
+
 def to_arrays(fields: Sequence[Field], parts: Sequence[Array]) -> list[Array]:
     """The arrays of a message, from the integers of each field."""
     arrays, rest = [], list(parts)
@@ -182,7 +215,7 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
     All arrays are looked at before one of them is unpacked.
     """
     groups = _groups(fields)
-    names = [name for (first, *_) in groups for name in (["fingerprint"] if first.fingerprint else []) + [first.name]]
+    names = [content.fields[0] for content in contents(fields, [None] * len(fields))]
     if not isinstance(arrays, Sequence) or len(arrays) != len(names):
         got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
         expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -18,13 +18,17 @@ from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.score_histograms import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
 
-PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
-"""Make a new federation; or start from a saved one to add parties, take them out, distribute it, or go on with it."""
+PURPOSES = ("train", "join", "withdraw", "update", "evaluate", "resume")
+"""Make a new federation; or start from a saved one to add parties, take them out, replace counts of
+parties whose samples have changed, distribute it, or go on with it."""
 
+
+_MOST_SCORES = 2**24  # integers in the histograms of all subgroups
 
 MOST_ROUNDS = 1000
 """Rounds of the refinement, at most."""
@@ -105,9 +109,10 @@ class RunOptions:
     federation : Federation, optional
         A saved run to start from, with its `spec`, `classes`, `mechanism` and `feature_names`. `min_parties` is then
         the number of parties that must join or leave; with purpose "resume" its members count too.
-    purpose : {"train", "join", "withdraw", "evaluate", "resume"}, default="train"
+    purpose : {"train", "join", "withdraw", "update", "evaluate", "resume"}, default="train"
         "train" makes a new federation. The others start from a saved one: "join" adds parties, "withdraw" takes out
-        those that ask for it, "evaluate" distributes it, and "resume" goes on at the phase where a run stopped.
+        those that ask for it, "update" replaces the counts of parties whose samples have changed, "evaluate"
+        distributes it, and "resume" goes on at the phase where a run stopped.
     identify : callable, optional
         Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members of a saved run are known again
         by it, by their node id, or by their name.
@@ -222,11 +227,14 @@ class RunOptions:
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
         """Options that exclude each other: one of them, True where they do, and the value that is expected."""
         run, purpose = self.run_spec, self.purpose
-        is_set_aside = purpose == "withdraw" and not self.accept_failures
+        is_set_aside = purpose in ("withdraw", "update") and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
         if run.mechanism is not None and run.mechanism.n_rounds:
             expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
             yield "mechanism", purpose in ("join", "withdraw"), expected
+        is_noisy = purpose == "update" and self.mechanism is not None
+        expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
+        yield "mechanism", is_noisy, expected
         if self.groups:
             # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
             expected = "0 where hashes follow from histograms of the columns, which a party can spoil"
@@ -255,6 +263,8 @@ class RunOptions:
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
+        n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
+        yield "group_column", n_scores > _MOST_SCORES, "one of fewer levels, or none with so many classes"
         is_open = self.plan is not None and self.secure_bound is None and self.feature_names is None
         expected = "False, but in clear for a plan of scaling auto, without feature_names"
         yield "learn_schema", self.learn_schema and not is_open, expected

@@ -18,17 +18,34 @@ Results in a secure sum are answered like other secure sums, but with a budget o
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.disclosure import Disclosure, SentArray
 from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
 from flwr_flynn.federated.permissions import SampleAccess, log
 from flwr_flynn.federated.permissions import Samples as Samples
-from flwr_flynn.federated.protocol import EXACT, NOTHING, PARTY, REFUSED, SECONDS, Answer, Array, Config
-from flwr_flynn.federated.request import request_of
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    NOTHING,
+    PARTY,
+    PHASE,
+    REFUSED,
+    SECONDS,
+    SECURE,
+    Answer,
+    Array,
+    Config,
+    Scalar,
+)
+from flwr_flynn.federated.request import Request, request_of
+from flwr_flynn.federated.roster import clean
 from flwr_flynn.federated.run_spec import announced_names
 
 
@@ -40,7 +57,7 @@ class Party(SampleAccess):
 
         The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them, look at one of the two alone.
         """
-        start, what = time.monotonic(), "the request"
+        start, what, request = time.monotonic(), "the request", None
         with self._fixed_time():
             try:
                 self._touched = False
@@ -53,22 +70,38 @@ class Party(SampleAccess):
                     self._samples = None  # loaded, or encoded, by other names
                 self._names = names
                 request = kind.from_config(config, arrays, self)
+                if request.discloses == SECURE and request.bound is None:
+                    raise PayloadError("bound", f"the bound of a secure sum, for phase {request.phase}", "nothing")
                 self._admit(request.phase, request.discloses, request.is_withdrawal)
                 answer = request.compute(self)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
             finally:
                 discloses, self._admitted, self._own = self._admitted, NOTHING, None
-            self.signed(answer)
             # Time tells something of the samples, which noisy counts hide.
             if discloses == EXACT and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start
-            return answer
+            return self._recorded(answer, entries, channel, request)
 
-    def signed(self, answer: Answer) -> Answer:
-        """The answer with the party's name, if it has one."""
-        if self.options.name is not None:
-            answer.metrics[PARTY] = self.options.name
+    def decline(self, reason: str, entries: Mapping[str, Any], channel: str) -> Answer:
+        """The refusal of a request that is not looked at, for a reason without data."""
+        with self._fixed_time():
+            return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)
+
+    def _recorded(
+        self, answer: Answer, entries: Mapping[str, Any], channel: str | None, request: Request[Any] | None = None
+    ) -> Answer:
+        """The answer with the party's name, if it has one; a refusal where `on_answer` fails to record it."""
+        name, record = self.options.name, self.options.on_answer
+        if name is not None:
+            answer.metrics[PARTY] = name
+        try:
+            if record is not None:
+                record(_disclosure(answer, entries, channel, request))
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing leaves without a record
+            log.error("FlyNN: the answer stays here, as on_answer failed", exc_info=error)
+            refusal: dict[str, Scalar] = {REFUSED: "the record of what leaves this party cannot be written"}
+            return Answer(metrics=refusal if name is None else {**refusal, PARTY: name})
         return answer
 
     @contextmanager
@@ -83,3 +116,31 @@ class Party(SampleAccess):
                     time.sleep(rest)
                 else:
                     log.warning("FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
+
+
+def _disclosure(
+    answer: Answer, entries: Mapping[str, Any], channel: str | None, request: Request[Any] | None
+) -> Disclosure:
+    """The record of an answer, as it is about to leave."""
+    told = request if answer.arrays else None  # others tell nothing
+    contents = [] if told is None or answer.statistic is None else told.contents(answer.statistic)
+    arrays, digest = [], hashlib.sha256()
+    for i, array in enumerate(answer.arrays):
+        (tensor,) = codec.write_tensors([array])
+        digest.update(tensor)
+        fields, least = (contents[i].fields, contents[i].least) if i < len(contents) else (("",), None)
+        arrays.append(SentArray(fields, array.shape, array.dtype.name, len(tensor), least))
+    others = {name: codec.n_bytes({name: value}) for name, value in answer.metrics.items()}
+    kind = NOTHING if told is None else told.discloses
+    return Disclosure(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        phase=clean(entries.get(PHASE), 64),
+        channel=channel or ("" if request is None else request.channel_of(entries)),
+        kind=kind,
+        refused=clean(answer.metrics[REFUSED], 1000) if REFUSED in answer.metrics else None,
+        examples=answer.n_examples,
+        arrays=tuple(arrays),
+        entries=others,
+        bytes=sum(each.bytes for each in arrays) + sum(others.values()),
+        sha256=digest.hexdigest() if arrays and kind != SECURE else None,  # masks come on top
+    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy.ledger import Budget
 
@@ -44,10 +46,16 @@ class PartyOptions:
         frequencies, see `model.class_prior`. Not with a budget.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent before.
+    previous : Samples or callable, optional
+        The training samples as they were counted, of a party whose samples have changed: it answers runs of action
+        update. Of any kind that `load` may be.
     response_seconds : float, default=0
         With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
     on_model : callable, optional
         Called with the federated `FlyNNClassifier` when it arrived and was tried.
+    on_answer : callable, optional
+        Called with the `Disclosure` of each answer before it leaves, see `federated.disclosure`. If it raises, a
+        refusal without data leaves instead.
     """
 
     name: str | None = None
@@ -60,8 +68,10 @@ class PartyOptions:
     gram: bool = False
     class_prior: bool = True
     leaves: bool = False
+    previous: Samples | Callable[[Features], Samples] | None = None
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
+    on_answer: Callable[[Disclosure], object] | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and not isinstance(self.budget, Budget):

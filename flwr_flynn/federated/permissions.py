@@ -19,14 +19,7 @@ from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
-from flwr_flynn.federated.protocol import (
-    EXACT,
-    NOISY,
-    NOTHING,
-    RESULTS,
-    SECURE,
-    Config,
-)
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, check_classes, check_samples, check_width, count, fitting, labelled
@@ -152,11 +145,11 @@ class SampleAccess:
             text = f"memory: {what} need about {got} MiB, this party allows {most}"
             raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
 
-    def labelled(self, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Training samples, in a form that can be sliced, and the codes of their labels."""
+    def labelled(self, codes_of: CodesOf, n_features: int, before: bool = False) -> tuple[Any, Codes]:
+        """Training samples, in a form that can be sliced, and the codes of their labels; or those `before`."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        return self._labelled(self._held(), codes_of, n_features)
+        return self._labelled(self._before() if before else self._held(), codes_of, n_features)
 
     def _labelled(self, samples: Samples, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
         return labelled(samples, codes_of, n_features, with_gaps=self._has_schema)
@@ -172,9 +165,12 @@ class SampleAccess:
         X, least = self._loaded().X, self.options.min_examples
         return X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
 
-    def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
-        X, codes = self.labelled(run.codes, run.spec.n_features)
+    def inputs(self, run: RunSpec, before: bool = False) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels.
+
+        Those of now, or `before` their change.
+        """
+        X, codes = self.labelled(run.codes, run.spec.n_features, before)
         for name in elsewhere(run.specs, self._names, X) if isinstance(self._names, Schema) else ():
             log.warning("FlyNN: column %r: no value is near those of other parties; is the unit the same?", name)
         alignment = self.alignment(run.reference, X, codes)
@@ -353,6 +349,16 @@ class SampleAccess:
             row_wise, is_given = self.options.budget is not None, self._load is None
             self._samples = prepared(samples, self._names, row_wise, is_given, self.check_memory)
         return self._samples
+
+    def _before(self) -> Samples:
+        """The samples as they were counted."""
+        given, self._touched = self.options.previous, True
+        if given is None:
+            expected = "the samples as they were counted, at a party whose samples have changed"
+            raise ConfigError("node-config previous-path", expected, "none")
+        is_given = isinstance(given, Samples)
+        samples = given if isinstance(given, Samples) else given(self._names)
+        return prepared(samples, self._names, False, is_given, self.check_memory)
 
     def _loaded(self) -> Samples:
         """The samples as they were given, or as they are loaded by the names of the request."""

@@ -6,6 +6,7 @@ purpose      phases
 train        schema, columns, counts, selection, refinement or gram, evaluation
 join         counts (added), selection, refinement or gram, evaluation
 withdraw     counts (taken out), selection, refinement or gram, evaluation
+update       counts (replaced), selection, refinement or gram, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================

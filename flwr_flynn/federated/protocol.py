@@ -142,6 +142,7 @@ class Answer:
     arrays: list[Array] = field(default_factory=list)  # the statistic
     n_examples: int = 0  # samples in it, or a constant where the number would tell something
     metrics: dict[str, Scalar] = field(default_factory=dict)  # further entries, such as ``accuracy``
+    statistic: Any = None  # behind the arrays, for the party's own record
 
 
 def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

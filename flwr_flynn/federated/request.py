@@ -18,11 +18,23 @@ import numpy.typing as npt
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.layout import Field, Sizes, largest_sum, n_entries, of_arrays, of_vector, to_arrays, to_vector
+from flwr_flynn.federated.disclosure import Content
+from flwr_flynn.federated.layout import (
+    Field,
+    Sizes,
+    contents,
+    largest_sum,
+    n_entries,
+    of_arrays,
+    of_vector,
+    to_arrays,
+    to_vector,
+)
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.protocol import (
     EXACT,
     PHASE,
+    RESULTS,
     SECURE,
     TRAIN,
     VERSION,
@@ -56,6 +68,7 @@ class Request(ABC, Generic[S]):
     phase: ClassVar[str]  # its name, on the wire as well
     channel: ClassVar[str] = TRAIN
     is_withdrawal: ClassVar[bool] = False  # True if only parties that leave the federation answer
+    is_update: ClassVar[bool] = False  # True if only parties whose samples have changed answer
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:
@@ -151,8 +164,22 @@ class Request(ABC, Generic[S]):
     def answer(self, statistic: S, n_examples: int) -> Answer:
         """The answer with a statistic, of so many samples."""
         if self.bound is None:
-            return Answer(to_arrays(self.layout, self.parts(statistic)), n_examples)
-        return Answer([to_vector(self.layout, self.parts(statistic), self.bound)], NOISY_EXAMPLES)
+            return Answer(to_arrays(self.layout, self.parts(statistic)), n_examples, statistic=statistic)
+        vector = to_vector(self.layout, self.parts(statistic), self.bound)
+        return Answer([vector], NOISY_EXAMPLES, statistic=statistic)
+
+    def contents(self, statistic: S) -> list[Content]:
+        """Content of each array of an answer with this statistic."""
+        if self.bound is not None:
+            return [Content(tuple(dict.fromkeys(field.name for field in self.layout)), (self.n_entries,), None)]
+        hides = self.discloses not in (EXACT, RESULTS)
+        return contents(self.layout, [None] * len(self.layout) if hides else self.leasts(statistic))
+
+    def leasts(self, statistic: S) -> list[int | None]:
+        """For each field the smallest number of samples behind an integer, see `Field.least`."""
+        parts = self.parts(statistic)
+        found = [field.least(part, parts[0]) for field, part in zip(self.layout, parts, strict=False)]
+        return found + [None] * (len(self.layout) - len(found))
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:
         """The statistic in a reply; None without samples, a `PayloadError` if anything of the reply is wrong.

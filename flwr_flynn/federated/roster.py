@@ -71,6 +71,7 @@ class Roster:
         self.identify = identify
         self._counted: dict[str, Member] = {}
         self._gone: dict[str, int] = {}  # by cid: index in `before` of a member that was taken out
+        self._replaced: dict[str, int] = {}  # likewise of one whose counts were replaced
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
         self._twins: dict[tuple[str, tuple[str, ...]], str] = {}  # node ids by name and SHA-256 of the counts
@@ -87,8 +88,8 @@ class Roster:
 
     @property
     def staying(self) -> set[int]:
-        """Indices in `before` of the members that were not taken out."""
-        return set(range(len(self.before))) - set(self._gone.values())
+        """Indices in `before` of the members whose counts of then are in the sum."""
+        return set(range(len(self.before))) - set(self._gone.values()) - set(self._replaced.values())
 
     @property
     def members(self) -> list[Member]:
@@ -107,8 +108,7 @@ class Roster:
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
         # Nodes that are not registered have another id and key after every start: then the name alone is left.
-        gone = self._gone.values()
-        found = [index for index in self.find(cid, name) if index not in gone]
+        found = [index for index in self.find(cid, name) if index in self.staying]
         return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None) -> list[int]:
@@ -136,19 +136,27 @@ class Roster:
         if cid not in self._counted:
             self._reasons[cid] = clean(reason, 200, ends=True) or "failed without a reason"
 
-    def count(self, member: Member, taken_out: int | None = None) -> None:
-        """Note that a party is counted, or that the member of `before` with index `taken_out` was taken out."""
+    def count(self, member: Member, taken_out: int | None = None, stays: bool = False) -> None:
+        """Note that a party is counted; or that the member of `before` with index `taken_out` was taken out.
+
+        If it `stays`, its new counts are in the sum instead.
+        """
         self._counted[member.node] = member
         if member.name and member.sha256:
             self._twins.setdefault((member.name, member.sha256), member.node)
         self._reasons.pop(member.node, None)
         if taken_out is not None:
-            self._gone[member.node] = taken_out
+            (self._replaced if stays else self._gone)[member.node] = taken_out
         self.introduce({member.node: member.name})
 
     def introduce(self, names: dict[str, str]) -> None:
         """Note names that parties gave themselves, by cid."""
         self._names |= {cid: name for cid, name in names.items() if name}
+
+    @property
+    def updated(self) -> list[tuple[Member, Member]]:
+        """Members whose counts were replaced, as they were and as they are."""
+        return [(self.before[index], self._counted[cid]) for cid, index in self._replaced.items()]
 
     @property
     def missing(self) -> dict[str, str]:

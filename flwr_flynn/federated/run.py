@@ -84,13 +84,13 @@ class Run:
     @property
     def num_rounds(self) -> int:
         """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
-        return _rounds(self.phases)
+        return rounds_of(self.phases)
 
     @property
     def rounds_to_count(self) -> int:
         """Rounds until the counting is done; 1 at least."""
         counting = self.counting
-        return 1 if counting is None else _rounds(self.phases[: self.phases.index(counting) + 1])
+        return 1 if counting is None else rounds_of(self.phases[: self.phases.index(counting) + 1])
 
     @property
     def counting(self) -> Phase | None:
@@ -159,7 +159,7 @@ class Run:
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
+        self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(len(cids), tensors, config)
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
         self._batch, self._answered = None, Traffic()
         return self._asked
@@ -220,15 +220,14 @@ class Run:
             if is_first:
                 self._batch, self._answered = None, Traffic()
             raise
-        self.traffic[phase.name].replied += self._answered.replied
-        self.traffic[phase.name].up += self._answered.up
+        self.traffic[phase.name].add(self._answered, batch.arrivals)
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
         for cid, reason in reasons.items():
             roster.fail(cid, reason)
         for cid, member in batch.members.items():
-            roster.count(member, batch.taken_out.get(cid))
+            roster.count(member, batch.taken_out.get(cid), ask.request.is_update)
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
@@ -384,7 +383,8 @@ class Run:
         return federation_of(state, self.options, members, due)
 
 
-def _rounds(phases: Sequence[Phase]) -> int:
+def rounds_of(phases: Sequence[Phase]) -> int:
+    """Flower rounds that some phases take."""
     rounds, last = 0, EVALUATE
     for phase in phases:
         rounds += phase.channel == TRAIN or last == EVALUATE

@@ -26,6 +26,12 @@ def run_html(model: Model, evaluation: dict[str, Any] | None, traffic: Mapping[s
         )
         numbers = tag("details", tag("summary", title), table(title, columns, rows))
         parts += [tag("p", over), picture, numbers]
+        overall = (evaluation.get("figures") or {}).get("overall", {})
+        found = [
+            (name.replace("_", " "), *interval) for name, interval in overall.items() if isinstance(interval, list)
+        ]
+        if found:
+            parts.append(table("Figures with intervals of 95 %", ("figure", "value", "from", "to"), found))
     sizes = [(name, in_bytes(each.per_party["up"]), in_bytes(each.per_party["down"])) for name, each in traffic.items()]
     parts.append(table("Bytes of an average party", ("phase", "sent", "received"), sizes))
     return model_html(model, *parts, title="FlyNN run")

@@ -5,7 +5,8 @@ Every failure is a reply with a reason and without arrays. An exception would re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 from logging import INFO
@@ -18,10 +19,11 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays
 from flwr.common.logger import log
 
 from flwr_flynn import __version__
-from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec, phases
+from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import progress
@@ -53,9 +55,9 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: function of the same names that returns the number of columns without reading samples.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves
+    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
         As in `federated.party.PartyOptions`.
-    response_seconds, on_model
+    response_seconds, on_model, on_answer
         As in `federated.party.PartyOptions`.
 
     Raises
@@ -97,8 +99,10 @@ class FlyNNClient(NumPyClient):
         gram: bool = False,
         class_prior: bool = True,
         leaves: bool = False,
+        previous: Samples | Callable[[Features], Samples] | None = None,
         response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
+        on_answer: Callable[[Disclosure], object] | None = None,
     ) -> None:
         if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
             raise ConfigError("load", "none of X, y, X_test and y_test beside it", "both")
@@ -107,7 +111,13 @@ class FlyNNClient(NumPyClient):
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
-        given |= {"leaves": leaves, "response_seconds": response_seconds, "on_model": on_model}
+        given |= {
+            "leaves": leaves,
+            "previous": previous,
+            "response_seconds": response_seconds,
+            "on_model": on_model,
+            "on_answer": on_answer,
+        }
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress, width)
@@ -138,24 +148,35 @@ def _log_package() -> None:
     log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
 
 
-class _Wire(Client):
+class PartyClient(Client):
+    """A client of this package as Flower calls it."""
+
+    @abstractmethod
+    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+        """The refusal of a malformed request, recorded."""
+
+
+class _Wire(PartyClient):
     """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the server."""
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
 
+    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+        party = self.client.party
+        return party.decline(party.reason("the request", error), config, channel).metrics
+
     def fit(self, ins: FitIns) -> FitRes:
-        arrays, n_examples, metrics = self._called(self.client.fit, ins, [])
+        arrays, n_examples, metrics = self._called(self.client.fit, ins, TRAIN, [])
         return FitRes(_OK, ndarrays_to_parameters(arrays), n_examples, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, 0.0))
+        return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, EVALUATE, 0.0))
 
-    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, empty: Any) -> Any:
+    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, channel: str, empty: Any) -> Any:
         """Reply of the client's method, or a refusal with `empty` in the place of arrays or loss."""
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:
-            party = self.client.party
-            return empty, 0, party.signed(Answer(metrics={REFUSED: party.reason("the request", error)})).metrics
+            return empty, 0, self.declined(error, ins.config, channel)
         return answer(arrays, ins.config)

@@ -82,7 +82,7 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
     """
     phase, batch, names = result.phase, result.batch, result.names
     if phase.channel == TRAIN:
-        done = "withdrawn" if batch.taken_out else "accepted"
+        done = ("updated" if run.options.purpose == "update" else "withdrawn") if batch.taken_out else "accepted"
         hidden = "number of samples hidden" if run.state.run_spec.mechanism is None else "noisy counts"
         for cid, member in batch.members.items():
             seconds = "" if member.seconds is None else f", {member.seconds:.2f} s"

@@ -39,11 +39,11 @@ from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
-from flwr_flynn.federated.protocol import EVALUATE, PARTY, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
-from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.client import FlyNNClient, PartyClient
 from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, tensors_of
 from flwr_flynn.flower.strategy import BaseStrategy
 
@@ -300,11 +300,13 @@ def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
 def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Message:
     content = message.content if message.has_content() else RecordDict()
     client = party.to_client() if isinstance(party, FlyNNClient) else party
+    config = config_of(content)
     try:
-        parameters, config = Parameters(tensors_of(content), NUMPY), config_of(content)
+        parameters = Parameters(tensors_of(content), NUMPY)
     except PayloadError as error:
-        name = getattr(party, "name", None)
-        refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
+        refusal: Mapping[str, Any] = {REFUSED: str(error)}
+        if isinstance(client, PartyClient):
+            refusal = client.declined(error, config, channel)
         return Message(answer_content([], 0, refusal), reply_to=message)
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))

@@ -81,18 +81,18 @@ def share(part: float, n: float) -> Figure:
     """A share of n samples, with Wilson's interval."""
     if n <= 0:
         return None
-    p, z2 = part / n, _Z**2 / n
+    p, z2 = min(max(part / n, 0.0), 1.0), _Z**2 / n  # beyond by rounding, of more than 2**53 samples
     middle, half = (p + z2 / 2) / (1 + z2), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
 def _mean(n: int, total: Any, squares: Any, scale: float, unit: float) -> Figure:
     """A mean of n values from their sum and that of their squares, both in units of `unit`, times scale / unit."""
-    if n <= 0:
+    if n <= 1:  # one value has no spread
         return None
     mean = int(total) / n
     variance = max(int(squares) * unit / n - (mean * unit) ** 2, 0.0) / unit**2
-    factor = math.exp(min(_Z * math.sqrt(variance / max(n - 1, 1)) / mean, 50.0)) if mean else 1.0
+    factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0)) if mean else 1.0
     return [mean * scale, mean * scale / factor, mean * scale * factor]  # of the logarithm: losses are skewed
 
 

@@ -60,11 +60,25 @@ def scored(probabilities: Floats, true: Counts, predicted: Counts) -> tuple[Coun
 
 
 def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts]:
-    """Histograms and sums as a party with this disclosure floor tells them.
+    """Histograms and sums as a party with this disclosure floor tells them, of all samples or of several subgroups.
 
     Left out are classes of which, or of whose rest, some samples are there, but fewer than `least`; and the sums of
-    fewer. With a floor of 1 nothing is left out.
+    fewer. So few must not follow from the figures of all either: the smallest other subgroups are left out with them,
+    until there are enough. With a floor of 1 nothing is left out.
     """
-    sizes = found.sum(axis=1).reshape(-1, 2)
-    kept = ((sizes == 0) | (sizes >= least)).all(axis=1)
-    return np.where(np.repeat(kept, 2)[:, None], found, 0), sums * int(sums[0] >= least)
+    tables, totals = found.reshape(sums.size // N_SUMS, -1, N_LEVELS), sums.reshape(-1, N_SUMS)
+    sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
+    kept = np.stack([_kept(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1)
+    told = tables * np.repeat(kept, 2, axis=1)[:, :, None], totals * _kept(totals[:, :1], least)[:, None]
+    return told[0].reshape(found.shape), told[1].reshape(sums.shape)
+
+
+def _kept(sizes: Counts, least: int) -> npt.NDArray[np.bool_]:
+    """True for each subgroup that is told, from its samples and those of the rest, (n, 1 or 2)."""
+    kept: npt.NDArray[np.bool_] = ((sizes == 0) | (sizes >= least)).all(axis=1)
+    for group in np.argsort(sizes.sum(axis=1), kind="stable"):
+        hidden = sizes[~kept].sum(axis=0)
+        if ((hidden == 0) | (hidden >= least)).all():
+            break
+        kept[group] &= not sizes[group].any()
+    return kept

@@ -47,7 +47,7 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
     facts = {row.name: row.facts for row in RunConfig.rows()}
     assert facts["alpha"].simulation_only
     assert facts["classes"].deployment_only
-    assert facts["seed"].fixed_by_federation == ("join", "withdraw", "evaluate", "resume")
+    assert facts["seed"].fixed_by_federation == ("join", "withdraw", "update", "evaluate", "resume")
     assert facts["max_examples"].fixed_by_federation == ("withdraw", "evaluate")
     assert facts["min_examples"].fixed_by_federation == ()
     assert not any(fact.simulation_only and fact.deployment_only for fact in facts.values())

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.party import Party, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
@@ -59,7 +59,7 @@ class Case:
     @property
     def is_withdrawal(self) -> bool:
         """True if only parties that leave answer."""
-        return isinstance(self.request, WithdrawRequest)
+        return self.request.is_withdrawal
 
     @property
     def takes_counted(self) -> bool:
@@ -69,6 +69,8 @@ class Case:
     def party(self, places: Any, **options: Any) -> Party:
         """A party with some of the samples."""
         nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
+        if isinstance(self.request, UpdateRequest):
+            options["previous"] = Samples(*samples)
         options = {"min_examples": 1, "gram": True, "class_prior": False, "leaves": self.is_withdrawal, **options}
         return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
 
@@ -98,6 +100,7 @@ CASES = {
     "aligned columns": Case(replace(_COLUMNS, reference=_REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
     "withdraw": Case(WithdrawRequest(RUN)),
+    "update": Case(UpdateRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
     "held-out": Case(HeldOutRequest(RUN)),
     "refinement, first": Case(RefinementRequest(RUN, _WEIGHTS, _FACTORS, _MEMBERS), subtracts=False),

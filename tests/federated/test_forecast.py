@@ -14,6 +14,7 @@ from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
+from flwr_flynn.tables.schema import Column, Schema
 from tests.federated.runs import AUTO, GRID, options_for, shares
 from tests.federated.secure_runs import BOUND, secretly
 
@@ -89,3 +90,15 @@ def test_more_parties_send_less_each() -> None:
     assert many["columns"].up < few["columns"].up
     assert many["evaluation"].up < few["evaluation"].up
     assert many["evaluation"].down == few["evaluation"].down
+
+
+def test_scores_of_subgroups_are_in_the_forecast() -> None:
+    schema = Schema([Column("sex", "category", ["f", "m"]), Column("age", "number", gaps=False)])
+    plan = HashPlan(schema.width, 3, 120, "auto", hash_dim=1024)
+    without, found = (
+        forecast(RunOptions(plan, ("a", "b", "c"), 1, feature_names=schema, group_column=column), 4)
+        for column in ("", "sex")
+    )
+    assert without is not None
+    assert found is not None
+    assert without["evaluation"].up < found["evaluation"].up

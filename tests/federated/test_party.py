@@ -162,6 +162,10 @@ class Greedy(Request[Tables]):
     def discloses(self) -> str:
         return self.declares
 
+    @property
+    def bound(self) -> int | None:
+        return 256 if self.declares == SECURE else None
+
     def compute(self, party: Party) -> Answer:
         if self.wants == "labelled":
             party.labelled(RUN.codes, 4)

@@ -89,7 +89,7 @@ def test_what_the_server_cannot_see_must_be_given(federation: Federated) -> None
 @pytest.mark.slow
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
     """The last test with the page's federation: its parties end."""
-    flower, (first, train, join, leave, private) = federation
+    flower, (first, train, join, update, leave, private) = federation
     rows = (np.arange(300), np.arange(300, 800), np.arange(800, 1100))
     kept = [site[~held_out(len(site), 0.2, 0)] for site in rows]
 
@@ -122,6 +122,14 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     flower.start("site3", *join[0])
     joined = run(join[1])
     assert (joined.row("parties joined"), joined.row("parties in all")) == ("1 of 1", "3")
+    check(0, 1, 2)
+
+    flower.end("site3", signal.SIGTERM)
+    flower.call(*update[0])
+    flower.start("site3", *update[1])
+    kept[2] = rows[2][10:][~held_out(290, 0.2, 0)]
+    updated = run(update[2])
+    assert (updated.row("parties updated"), updated.row("parties in all")) == ("1 of 3", "3")
     check(0, 1, 2)
 
     # Another SuperNode: another key and node id, the same party-id.

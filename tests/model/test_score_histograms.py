@@ -125,7 +125,28 @@ def test_figures_without_a_meaning_are_none() -> None:
     assert perfect["calibration_slope"] is None  # of any steepness
 
 
+def test_counts_of_lying_parties_beyond_the_exact_floats_have_figures() -> None:
+    assert figures.share(2.0**60 + 2.0**10, 2.0**60)[0] == 1.0
+    assert figures.share(-(2.0**10), 2.0**60)[0] == 0.0
+
+
 def test_intervals_cover() -> None:
     """Far fewer draws than `python -m simulations figures` makes: no interval is grossly wrong."""
     found = coverage((1.0, 0.5, 1.0), 200, 60, 200_000)
     assert all(found[name] > 0.83 for name in ("accuracy", "auroc", "auprc", "brier", "log_loss", "calibration_slope"))
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 6), st.integers(0, 99))
+def test_subgroups_below_the_floor_do_not_follow_from_the_others(sizes: list[int], least: int, seed: int) -> None:
+    p, true = probabilities(sum(sizes), 3, seed)
+    parts = [
+        scored(p[i : i + n], true[i : i + n], true[i : i + n])
+        for n, i in zip(sizes, np.cumsum([0, *sizes[:-1]]), strict=True)
+    ]
+    found, sums = (np.stack(each) for each in zip(*parts, strict=True))
+    told, told_sums = above_floor(found.reshape(-1, N_LEVELS), sums.ravel(), least)
+    rows = (found - told.reshape(found.shape)).sum(axis=(0, 2))
+    left = int((sums[:, 0] - told_sums.reshape(sums.shape)[:, 0]).sum())
+    everything = found.sum(axis=(0, 2))
+    assert ((rows == 0) | (rows >= least) | (rows == everything)).all()
+    assert left == 0 or left >= least or left == sum(sizes)

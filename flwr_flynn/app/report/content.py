@@ -120,7 +120,6 @@ _EVALUATION = {
     "class_prior": {"accuracy": _MAYBE, "balanced_accuracy": _MAYBE, "macro_f1": _MAYBE},
     "figures": {
         "examples": _MAYBE_COUNT,
-        "floor": _MAYBE_COUNT,
         "resolution": _MAYBE,
         "overall": FIGURES,
         "classes": [_CLASS],
@@ -166,7 +165,6 @@ SHAPE: dict[str, Any] = {
         "examples_estimate": _maybe(lambda field, value: _validation.integer(field, value, -LARGEST, error=DataError)),
         "covers_evaluation": _FLAG,
     },
-    "paper": {"accuracy": _figure, "balanced_accuracy": _figure},
     "settings": Each(_scalar),
     "versions": Each(_TEXT),
 }

@@ -11,7 +11,7 @@ from flwr_flynn._markup import Markup, count, figure, in_bytes, tag
 from flwr_flynn.app.report import content, results, sections
 from flwr_flynn.app.report.pictures import tiles, with_interval
 from flwr_flynn.app.report.sections import Parts, Report
-from flwr_flynn.app.report.style import PAGE_STYLE
+from flwr_flynn.app.report.style import html_page
 from flwr_flynn.privacy.accounting import shown_bound
 
 SECTIONS: dict[str, Callable[[Report], Parts]] = {
@@ -28,7 +28,6 @@ SECTIONS: dict[str, Callable[[Report], Parts]] = {
     "What left the sites": sections.messages,
     "Equality": sections.equality,
     "Privacy": sections.privacy,
-    "The paper's method": results.paper,
     "Settings": sections.settings,
 }
 """Sections by their headings, in their order; those without parts are left out."""
@@ -37,6 +36,7 @@ _DONE = {
     "train": "trained a model together",
     "join": "joined a model",
     "withdraw": "were withdrawn from a model",
+    "update": "changed their samples in a model",
     "evaluate": "evaluated a model",
     "resume": "finished a model together",
 }
@@ -54,28 +54,10 @@ def page(made: Any) -> str:
     ]
     versions = report["versions"]
     made_by = f"Made by flwr-flynn {versions.get('flwr-flynn', '')} from metrics.json, which has all figures in full."
-    html = tag(
-        "html",
-        tag(
-            "head",
-            tag("meta", charset="utf-8"),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("meta", name="color-scheme", content="light dark"),
-            tag("title", f"{title}: FlyNN report"),
-            tag("style", PAGE_STYLE),
-        ),
-        tag(
-            "body",
-            tag("a", "Skip to the content", href="#content", class_="skip"),
-            tag("header", tag("p", _eyebrow(report), class_="eyebrow"), tag("h1", title), *_summary(report)),
-            tag("nav", tag("ul", links), aria_label="Sections"),
-            tag("main", body, id="content", tabindex=-1),
-            tag("footer", tag("p", made_by)),
-            class_="flynn",
-        ),
-        lang="en",
-    )
-    return f"<!DOCTYPE html>\n{html}\n"
+    head = tag("header", tag("p", _eyebrow(report), class_="eyebrow"), tag("h1", title), *_summary(report))
+    nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
+    main = tag("main", body, id="content", tabindex=-1)
+    return html_page(f"{title}: FlyNN report", head, nav, main, foot)
 
 
 def show(path: str) -> int:

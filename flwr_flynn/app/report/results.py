@@ -18,6 +18,7 @@ from flwr_flynn.app.report.sections import (
     quantiles,
     sentence,
 )
+from flwr_flynn.model.figures import share
 
 NAMES = {
     "auroc": "AUROC",
@@ -40,18 +41,20 @@ def figures_of(report: Report) -> dict[str, Any]:
 def accuracy(report: Report) -> Parts:
     """Accuracy by party, worst first."""
     evaluation = report["evaluation"] or {}
-    known = {each["name"]: each["accuracy"] for each in figures_of(report)["parties"]}
+    of_party = {each["name"]: each for each in figures_of(report)["parties"]}
     rows = sorted(evaluation.get("parties", ()), key=lambda each: (each["accuracy"], each["name"]))
     if not rows:
         return []
-    with_ends = [(each["name"], known.get(each["name"]) or [each["accuracy"]] * 3) for each in rows]
+    with_ends = [(each["name"], _share(each["accuracy"], each["examples"])) for each in rows]
+    keys = ("auroc", "brier", "calibration_error") if of_party else ()
     listed = [
-        (each["name"], with_interval(known.get(each["name"]) or None) if known else each["accuracy"], each["examples"])
-        for each in rows[:MOST_ROWS]
+        (name, each["examples"], *map(with_interval, (interval, *(of_party.get(name, {}).get(key) for key in keys))))
+        for each, (name, interval) in zip(rows[:MOST_ROWS], with_ends, strict=False)
     ]
+    head = ("party", "test samples", "accuracy", *(NAMES[key] for key in keys))
     said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first"
-    ends = ", with 95 % intervals. " if known else ". "
-    said += ends if len(rows) < 5 else f"{ends}Accuracy: {quantiles(each['accuracy'] for each in rows)}."
+    said += ", with 95 % intervals. "
+    said += "" if len(rows) < 5 else f"Accuracy: {quantiles(each['accuracy'] for each in rows)}."
     if prior := evaluation.get("class_prior"):
         said += f" With each party's class prior the accuracy over all is {figure(prior['accuracy'])}."
     all_ = evaluation["accuracy"]
@@ -61,9 +64,13 @@ def accuracy(report: Report) -> Parts:
         sentence(said, line),
         intervals(title, f"{title}; the table below has the numbers", with_ends[:MOST_BARS], all_),
         left_out(len(rows), "parties", MOST_BARS, " of the picture, the best ones"),
-        more("Accuracy as a table", table(title, ("party", "accuracy", "test samples"), listed)),
+        more("Figures by party as a table", table("Figures by party", head, listed)),
         left_out(len(rows), "parties", order=" of the table, the best ones"),
     ]
+
+
+def _share(value: float, n: int) -> Sequence[float]:
+    return share(value * n, n) or (value,) * 3
 
 
 def scores(report: Report) -> Parts:
@@ -84,8 +91,8 @@ def scores(report: Report) -> Parts:
         said += "AUROC, AUPRC and calibration are means over the classes, each against the rest. "
     if figures.get("resolution"):
         said += f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} at most. "
-    if figures.get("floor"):
-        said += f"No party tells a figure of fewer than {count(figures['floor'], 'sample')}."
+    if evaluation and samples and evaluation["examples"] and samples < evaluation["examples"]:
+        said += f"{count(evaluation['examples'] - samples, 'more sample')} are of parties below their floor. "
     found = [sentence(said), table("Figures over all parties", ("figure", "value"), rows)]
     classes = figures["classes"][:MOST_CLASSES]
     by_class = [
@@ -202,14 +209,3 @@ def subgroups(report: Report) -> Parts:
         more("Subgroups as a table", table(f"Figures by level of {groups['column']}", head, rows[:MOST_ROWS])),
         left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
     ]
-
-
-def paper(report: Report) -> Parts:
-    """Figures of the paper's setting beside those of the run."""
-    theirs, ours = report["paper"], report["evaluation"]
-    if not theirs or not ours:
-        return []
-    names = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy"}
-    rows = [(name, ours[key], theirs[key]) for key, name in names.items()]
-    said = "The published method, with its own settings, on the same samples, beside this run."
-    return [sentence(said), table("This run and the paper's method", ("figure", "this run", "paper"), rows)]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr_flynn._markup import NONE, Markup, bars, count, figure, in_bytes, shortened, table, tag
+from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.pictures import shades
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.privacy.accounting import shown_bound
@@ -20,13 +21,6 @@ Parts = Sequence[Markup | None]
 
 MOST_ROWS, MOST_CLASSES, MOST_BARS = 100, 32, 24
 _PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
-_KINDS = {
-    "exact": "exact figures",
-    "noisy": "figures with noise",
-    "secure": "masked figures, of which the server sees the sum",
-    "results": "results",
-    "nothing": "nothing",
-}
 
 
 def sentence(*words: Any) -> Markup:
@@ -219,7 +213,7 @@ def messages(report: Report) -> Parts:
         for (name, shape, least), sizes in (found or {(NONE, NONE, None): [[]]}).items():
             sent = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
             named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
-            kind = _KINDS.get(each["kind"], each["kind"])
+            kind = KINDS.get(each["kind"], each["kind"])
             rows.append((phase, kind, named, shape or "varies", sent, least, each["parties"]))
     if not rows:
         return []

@@ -1,6 +1,8 @@
-"""Style of the page: one accent colour, light and dark, on paper and on a phone."""
+"""Pages, and their style: one accent colour, light and dark, on paper and on a phone."""
 
-from flwr_flynn._markup import STYLE, Markup
+from __future__ import annotations
+
+from flwr_flynn._markup import STYLE, Markup, tag
 
 PAGE_STYLE = Markup(
     STYLE
@@ -76,3 +78,23 @@ tr,p,figure,svg,.tiles{break-inside:avoid}h2,p,caption,summary{break-after:avoid
 section{padding:1.2rem 0 .6rem}details::details-content{content-visibility:visible;display:block;height:auto}}
 """
 )
+
+
+def html_page(title: str, *body: Markup) -> str:
+    """A page of elements, the main one of which has the id "content"."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", PAGE_STYLE),
+    )
+    skip = tag("a", "Skip to the content", href="#content", class_="skip")
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', skip, *body, class_='flynn'), lang='en')}\n"
+
+
+def whole_page(title: str, *parts: Markup) -> str:
+    """A page of one section."""
+    header, main = tag("header", tag("h1", title)), tag("main", *parts, id="content", tabindex=-1)
+    return html_page(title, header, main)

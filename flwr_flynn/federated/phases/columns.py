@@ -131,7 +131,7 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes, n_cells = len(self.classes), min(sizes.total * self.n_features, _MOST_CELLS)
         return [
-            Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
+            Field("class sizes", (n_classes,), sizes.per_class, PLAIN, per_sample=1),
             Field("gaps", (n_cells,), n_classes * self.n_features << KEY_BITS, NUMBERS, is_open=True),
             Field("cells", (n_cells,), max(sizes.total - 1, 0), NUMBERS, is_open=True),
             *([] if self.reference is None else [Field("alignments", (1,), 1, PLAIN)]),
@@ -141,6 +141,12 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
         if isinstance(statistic, AlignedHistograms):
             return [*self.parts(statistic.histograms), np.array([statistic.n_aligned])]
         return [statistic.n_per_class, np.diff(statistic.cells, prepend=-1) - 1, statistic.counts - 1]
+
+    def leasts(self, statistic: ColumnHistograms | AlignedHistograms) -> list[int | None]:
+        sizes, _, _, *alignments = super().leasts(statistic)
+        counts = self.parts(statistic)[2] + 1
+        smallest = int(counts.min()) if counts.size else None
+        return [sizes, smallest, smallest, *alignments]  # a gap tells the value of a cell
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms | AlignedHistograms:
         sizes, gaps, counts, *n_aligned = parts

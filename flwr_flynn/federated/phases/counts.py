@@ -2,12 +2,13 @@
 
 A new federation starts from zeros. Parties join a saved run by adding to its sum, and leave it by sending once more the
 counts they were counted by: their SHA-256 must be the same, so that the rest is the sum of the others, bit for bit.
+A party whose samples have changed, some taken out, corrected or new, sends both, the counts of then and of now.
 With the option `groups` parties are summed in random groups, of which some may be left out, see `federated.groups`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -105,7 +106,11 @@ class CountsRequest(ExactCountsRequest):
         return CountsOfSpecs((codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        inputs, codes = party.inputs(self.run)
+        return self.counted(party)
+
+    def counted(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
+        """Counts of the party's samples, or of those `before` their change, and the number of samples."""
+        inputs, codes = party.inputs(self.run, before)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = tuple(
             ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
@@ -196,13 +201,82 @@ class WithdrawRequest(JoinRequest):
         return total - statistic
 
 
+@dataclass(frozen=True, eq=False)
+class UpdatedCounts(CountsOfSpecs):
+    """Counts of a party, and those that they replace."""
+
+    before: CountsOfSpecs
+
+    def _each(self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]) -> CountsOfSpecs:
+        after = super()._each(other, combine)
+        if not isinstance(other, UpdatedCounts):
+            return after
+        return UpdatedCounts(after.parts, self.before._each(other.before, combine))
+
+
+@register
+@dataclass(frozen=True)
+class UpdateRequest(WithdrawRequest):
+    """Ask parties whose samples have changed for the counts they were counted by, and for the new ones.
+
+    The server replaces the former by the latter, if they are those of the saved run by their SHA-256: then the sum is
+    that of parties which never had other samples, bit for bit.
+    """
+
+    phase = "update"
+    is_withdrawal = False
+    is_update = True
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+        found = super().from_config(config, arrays, party)
+        if not found.run.is_plain:
+            raise PayloadError("mode", "exact counts in clear, which alone can be updated", found.run.mode)
+        return found
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        before = [replace(field, name="counts before") for field in super().fields(Sizes(0, self.most_examples))]
+        return before + super().fields(sizes)
+
+    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
+        before, _ = self.counted(party, before=True)
+        after, n_examples = self.counted(party)
+        return UpdatedCounts(after.parts, before), n_examples
+
+    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
+        assert isinstance(statistic, UpdatedCounts)  # of this request
+        return super().parts(statistic.before) + super().parts(statistic)
+
+    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+        n = len(self.run.specs)
+        before, after = (super(UpdateRequest, self).of_parts(each, n_parties) for each in (parts[:n], parts[n:]))
+        return UpdatedCounts(after.parts, before)
+
+    @property
+    def zero(self) -> CountsOfSpecs:
+        return UpdatedCounts(no_counts(self.run).parts, no_counts(self.run))
+
+    def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
+        assert isinstance(statistic, UpdatedCounts)  # of this request
+        return super().match(statistic.before, cid, name, taken)
+
+    def load(self, statistic: CountsOfSpecs) -> int:
+        return statistic.parts[0].n_examples
+
+    def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
+        assert isinstance(statistic, UpdatedCounts)  # of this request
+        return total - statistic.before + CountsOfSpecs(statistic.parts)
+
+
+_KINDS = {"withdraw": WithdrawRequest, "update": UpdateRequest}
+
+
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
     announced = state.run_spec, options.max_examples_per_party, options.grouping
     if options.federation is None:
         return CountsRequest(*announced)
-    kind = WithdrawRequest if options.purpose == "withdraw" else JoinRequest
-    return kind(*announced, options.federation.totals, context.counted)
+    return _KINDS.get(options.purpose, JoinRequest)(*announced, options.federation.totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
@@ -214,6 +288,6 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 
 
 def phase_for(options: RunOptions) -> Phase:
-    """The counting of a run: added to nothing or to a saved sum, or taken out of one."""
-    audience = ALL if options.purpose == "withdraw" else NEW
+    """The counting of a run: added to nothing or to a saved sum, or taken out of one, or replaced in it."""
+    audience = ALL if options.purpose in _KINDS else NEW
     return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience)

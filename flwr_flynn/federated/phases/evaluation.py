@@ -3,7 +3,7 @@
 An answer has the confusion matrix, histograms of the predicted probabilities, and sums of scores, see
 `model.score_histograms`; with a `group` the latter for the samples of each of its levels, too. A party does
 not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
-few are of other classes; nor the sums of so few.
+few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
 
 A party may keep the model with its own class frequencies beside it, see `model.class_prior`. Its answer has a second
 confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
@@ -25,8 +25,9 @@ from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
 from flwr_flynn.federated.compression import pack_signed
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.evaluation_result import Evaluation, by_group, evaluated, of_party
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
+from flwr_flynn.federated.layout import OF_PARTY, PLAIN, Field, Sizes, contents, of_arrays, to_arrays
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, SAMPLE, Context, Phase, RunState
@@ -56,7 +57,8 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.score_histograms import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, scored
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
-_LARGEST = 2**53  # of a sum of scores of a party; 1024 of them add up within int64
+_PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
+_LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
@@ -68,8 +70,8 @@ def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
         field
         for name, times in (("", 1), (" by group", n_groups))
         for field in (
-            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total),
-            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN),
+            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total, per_sample=1),
+            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN, per_sample=OF_PARTY),
         )
         if times
     ]
@@ -154,8 +156,8 @@ class EvaluationRequest(RunRequest[Tables]):
         return subgroup_names(self.run.feature_names, self.group)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        shape = (self.run.n_classes,) * 2
-        matrices = [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
+        shape, names = (self.run.n_classes,) * 2, ("confusion matrix", "own confusion matrix")
+        matrices = [Field(name, shape, sizes.total, PLAIN, per_sample=1) for name in names]
         return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
@@ -174,10 +176,26 @@ class EvaluationRequest(RunRequest[Tables]):
         if not n_examples:
             return Answer()
         accuracy = float(np.trace(statistic.tables[0]) / n_examples)
-        fields, parts = self.fields(Sizes(n_examples, n_examples)), self.parts(statistic)
-        is_sent = [True, bool(statistic.tables[2]), *[n_examples >= party.options.min_examples] * (len(parts) - 2)]
-        sent = [pair for pair, is_in in zip(zip(fields, parts, strict=True), is_sent, strict=True) if is_in]
-        return Answer(to_arrays(*zip(*sent, strict=True)), n_examples, {"accuracy": accuracy})
+        arrays = to_arrays(*zip(*self._sent(statistic), strict=True))
+        return Answer(arrays, n_examples, {"accuracy": accuracy}, statistic)
+
+    def _sent(self, statistic: Tables) -> list[tuple[Field, codec.Array]]:
+        """Fields and integers that an answer in clear has: those of a second matrix and of scores, where there are."""
+        pairs = zip(self.fields(Sizes(0, 0)), self.parts(statistic), strict=True)
+        tables = statistic.tables
+        has_scores = len(tables) > 3 and tables[4][0] > 0
+        is_sent = [True, bool(tables[2]), *[has_scores] * (len(tables) - 3)]
+        return [pair for pair, is_in in zip(pairs, is_sent, strict=True) if is_in]
+
+    def contents(self, statistic: Tables) -> list[Content]:
+        if self.bound is not None:
+            return super().contents(statistic)
+        fields, parts = zip(*self._sent(statistic), strict=True)
+        leasts = [field.least(part, parts[0]) for field, part in zip(fields, parts, strict=True)]
+        if self.groups and len(parts) > 4:  # sums over the samples of a subgroup
+            sizes = parts[-1][::N_SUMS]
+            leasts[-1] = int(sizes[sizes > 0].min()) if sizes.any() else None
+        return contents(fields, leasts)
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         """Confusion matrices, 1 if there is a second one, and histograms and sums."""
@@ -199,12 +217,11 @@ class EvaluationRequest(RunRequest[Tables]):
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
                 for table, sums, rows in by_group(tables, groups):
-                    for total, part in zip(
-                        (table, sums), scored(probabilities[rows], true[rows], shared[rows]), strict=False
-                    ):
-                        total += part
+                    parts = scored(probabilities[rows], true[rows], shared[rows])
+                    table += parts[0]
+                    sums += parts[1]
             del scores  # those of the next batch take as much memory
-        for table, sums, _ in by_group(tables, [None] * (1 + len(names))):
+        for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
         return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())
 
@@ -234,7 +251,8 @@ class EvaluationRequest(RunRequest[Tables]):
             is_part = (found <= expected).all(axis=1)
             if not (is_part if index else is_whole).all():
                 raise PayloadError("scores", "the samples of the confusion matrix", "others")
-            if sums[1] > sums[0] or (index == 0 and sums[0] and sums[1] != np.trace(matrix)):
+            whole = [0, 0] if sums[0] == 0 else [sizes.total, np.trace(matrix)]
+            if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
                 raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
@@ -305,7 +323,8 @@ def _secure_request(state: RunState, context: Context) -> EvaluationRequest:
 def _figures(batch: Batch[Tables], context: Context) -> dict[str, Any] | None:
     request = context.request
     parts = {context.names[cid]: part for cid, part in batch.parts.items()}
-    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group)
+    least = 1 if request.bound is None else _PUBLIC_FLOOR
+    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group, least)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:

@@ -22,7 +22,7 @@ import numpy as np
 from flwr_flynn.errors import DataError, PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
-from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
+from flwr_flynn.federated.layout import NUMBERS, OF_CLASS, PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
@@ -109,9 +109,9 @@ class GramRequest(RunRequest[GramMatrix]):
 def gram_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
     """Samples of each class, the upper triangle of the products row by row, and the sums of the rows by class."""
     return [
-        Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
-        Field("products", (1, n_rows * (n_rows + 1) // 2), LARGEST_PRODUCT * sizes.total),
-        Field("sums", (n_classes, n_rows), LEVELS * sizes.total),
+        Field("class sizes", (n_classes,), sizes.per_class, PLAIN, per_sample=1),
+        Field("products", (1, n_rows * (n_rows + 1) // 2), LARGEST_PRODUCT * sizes.total, per_sample=LARGEST_PRODUCT),
+        Field("sums", (n_classes, n_rows), LEVELS * sizes.total, per_sample=LEVELS),
     ]
 
 
@@ -213,9 +213,9 @@ def evaluation_fields(n_strengths: int, n_classes: int, sizes: Sizes) -> list[Fi
     """Samples left out, (1, L); then of each strength and temperature correct ones and log-losses, (S T, L) both."""
     shape = n_strengths * len(GRAM_TEMPERATURES), n_classes
     return [
-        Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
-        Field("correct", shape, sizes.per_class, NUMBERS),
-        Field("log-losses", shape, MAX_SAMPLE_LOSS * sizes.per_class, NUMBERS),
+        Field("left out", (1, n_classes), sizes.per_class, NUMBERS, per_sample=1),
+        Field("correct", shape, sizes.per_class, NUMBERS, per_sample=1),
+        Field("log-losses", shape, MAX_SAMPLE_LOSS * sizes.per_class, NUMBERS, per_sample=OF_CLASS),
     ]
 
 

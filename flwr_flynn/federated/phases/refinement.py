@@ -138,8 +138,8 @@ def refinement_fields(shapes: Sequence[tuple[int, ...]], factors: Sequence[int],
     most, names = _most_gradient(factors, sizes), ("held-out", "correct", "before refinement")
     return [
         Field("loss", (1,), int(most * MOST_LOSS / UNIT), PLAIN),
-        *(Field(name, (len(factors),), sizes.per_class, PLAIN) for name in names),
-        *(Field("gradient", shape, most, is_signed=True) for shape in shapes),
+        *(Field(name, (len(factors),), sizes.per_class, PLAIN, per_sample=1) for name in names),
+        *(Field("gradient", shape, most, is_signed=True, per_sample=max(factors)) for shape in shapes),
     ]
 
 

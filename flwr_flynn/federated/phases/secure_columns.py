@@ -82,7 +82,7 @@ class BinsRequest(Request[Tables]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.columns.classes) if self.by_class else 1
-        return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
+        return [Field("bins", (n_classes, len(self.cuts)), sizes.total, per_sample=1)]
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)

@@ -19,7 +19,7 @@ import numpy as np
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
+from flwr_flynn.federated.layout import NUMBERS, OF_PARTY, Field, Sizes
 from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
@@ -51,10 +51,10 @@ Candidates = tuple[tuple[ScoringRule, ...], ...]
 def leave_one_out_fields(n_candidates: Sequence[int], n_classes: int, sizes: Sizes) -> list[Field]:
     """Samples left out, (1, L); then for each spec of so many candidates correct ones, (n, L), and losses, (n, T)."""
     most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
-    fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
+    fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS, per_sample=1)]
     for n in n_candidates:
-        fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS))
-        fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS))
+        fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS, per_sample=1))
+        fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS, per_sample=OF_PARTY))
     return fields
 
 

@@ -57,6 +57,9 @@ class SchemaRequest(Request[TableSummary]):
             raise PayloadError("summary", f"at most {MOST_BYTES} bytes of names and levels", len(text))
         return [np.frombuffer(text, np.uint8).astype(np.int64)]
 
+    def leasts(self, statistic: TableSummary) -> list[int | None]:
+        return [statistic.least]
+
     def of_parts(self, parts: list[Array], n_parties: int) -> TableSummary:
         with refusing("summary"):
             try:

@@ -93,7 +93,6 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
             "class_prior": {"accuracy": 0.8912, "balanced_accuracy": 0.88, "macro_f1": 0.87},
             "figures": {
                 "examples": 40 * n_parties,
-                "floor": 5,
                 "resolution": 0.0021,
                 "overall": figures(0.8731, 40 * n_parties),
                 "classes": by_class,
@@ -144,7 +143,6 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         },
         "sha256": {"model": "ab" * 32, "federated": "cd" * 32, "pooled": "cd" * 32, "equal": True, "model_equal": None},
         "privacy": None,
-        "paper": {"accuracy": 0.8012, "balanced_accuracy": 0.7954},
         "rule": "balanced",
         "settings": {
             "dataset": "digits",

@@ -19,6 +19,7 @@ from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.federated.evaluation_result import Result, evaluated
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import model_of_members
+from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -445,6 +446,12 @@ def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused() -> None:
             request.read(codec.read_tensors(reply.tensors), reply, None)
 
 
+def test_results_of_a_secure_sum_do_not_leave_in_clear() -> None:
+    clear = SecureEvaluationRequest(RUN, REQUEST.model)
+    party = party_of(X, LABELS, X, LABELS, secure=True)
+    assert refusal(clear, party, {}).startswith("bound: expected the bound of a secure sum")
+
+
 # ---- histograms of scores
 
 
@@ -485,6 +492,7 @@ def test_figures_do_not_depend_on_the_split(how: str) -> None:
 SCORES: dict[str, Any] = {
     "one sample of a class less": lambda table, sums: (table * (np.arange(6) != 3)[:, None], sums),
     "another number of samples": lambda table, sums: (table, sums + np.array([1, 0, 0, 0, 0, 0])),
+    "sums over fewer samples": lambda table, sums: (table, sums - np.array([1, 0, 0, 0, 0, 0])),
     "more right than in the matrix": lambda table, sums: (table, sums + np.array([0, 1, 0, 0, 0, 0])),
     "too large a loss": lambda table, sums: (table, sums + np.array([0, 0, 2**52, 0, 0, 0])),
     "negative": lambda table, sums: (table, -sums),
@@ -529,6 +537,15 @@ def test_figures_of_subgroups_are_those_of_their_samples() -> None:
         found = scored(model.model_.probabilities(read), Y[chosen], read.argmax(axis=1))
         assert {"level": level, **summary(*found)} in groups["levels"]
     assert len(groups["levels"]) == 4
+
+
+def test_a_subgroup_below_the_floor_does_not_follow_from_the_other_levels() -> None:
+    spec = replace(GRID[0], n_features=SEX.width, center=np.zeros(SEX.width))
+    sexes = np.array(["f"] * 2 + ["m"] * 140 + ["x"] * 8, object)
+    party = party_of(*[with_sex(np.arange(150), sexes), LABELS] * 2)
+    options = options_for(spec, decay=0.5, min_parties=1, feature_names=SEX, group_column="sex")
+    groups = federate(RunOptions(**options), [party]).state.results["evaluation"].figures["figures"]["groups"]
+    assert [(each["level"], each["examples"]) for each in groups["levels"]] == [("m", 140)]
 
 
 @pytest.mark.parametrize("column", ["a", "height"])

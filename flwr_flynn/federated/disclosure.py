@@ -1,0 +1,103 @@
+"""The disclosure record: the content of each message that leaves a party, in figures, and of those that arrive.
+
+A party makes a `Disclosure` of every answer, refusals included, before it leaves, and hands it to its option
+`on_answer`. It has exact figures about the party and stays there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Content:
+    """The integers that an array of a message carries."""
+
+    fields: tuple[str, ...]  # names, as in the layout of the request
+    shape: tuple[int, ...] | None  # of the integers; None where it depends on the samples
+    least: int | None  # smallest number of samples behind one of them, at least; None: hidden, or of no samples
+
+
+@dataclass(frozen=True)
+class SentArray:
+    """An array as it leaves a party."""
+
+    fields: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    least: int | None
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """One message of a party."""
+
+    time: str  # UTC
+    phase: str  # as the request names it; "" where it is not readable
+    channel: str
+    kind: str  # one of `protocol`'s disclosures
+    refused: str | None  # reason
+    examples: int  # number of samples that goes along
+    arrays: tuple[SentArray, ...]
+    entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
+    bytes: int  # of all of it
+    sha256: str | None  # of the arrays' bytes, one after the other; None without any, and in a secure sum
+
+    def to_json(self, **more: Any) -> str:
+        """The record as one line, with `more` in it."""
+        return json.dumps({**more, **asdict(self)}, allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Figures of one array of the messages of some parties."""
+
+    fields: tuple[str, ...]
+    shape: tuple[int, ...] | None
+    bytes: tuple[int, int, int]  # lowest, total, highest
+    least: int | None
+    n: int = 1  # parties that sent it
+
+    def __add__(self, other: Arrived) -> Arrived:
+        (low, total, high), (other_low, other_total, other_high) = self.bytes, other.bytes
+        sizes = min(low, other_low), total + other_total, max(high, other_high)
+        leasts = [each for each in (self.least, other.least) if each is not None]
+        return Arrived(self.fields, self.shape, sizes, min(leasts, default=None), self.n + other.n)
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Messages of a phase with arrays, of so many parties, in memory that does not grow with them."""
+
+    parties: int = 0
+    arrays: tuple[Arrived, ...] = ()
+
+    @classmethod
+    def of(cls, contents: Sequence[Content], tensors: Sequence[bytes]) -> Arrivals:
+        """The message of one party."""
+        pairs = zip(contents, map(len, tensors), strict=False)
+        return cls(1, tuple(Arrived(each.fields, each.shape, (n, n, n), each.least) for each, n in pairs))
+
+    def __add__(self, other: Arrivals) -> Arrivals:
+        found: dict[tuple[tuple[str, ...], int], Arrived] = {}
+        for arrays in (self.arrays, other.arrays):  # not every party sends all of them
+            seen = Counter[tuple[str, ...]]()
+            for each in arrays:
+                key = each.fields, seen[each.fields]
+                seen[each.fields] += 1
+                found[key] = found[key] + each if key in found else each
+        return Arrivals(self.parties + other.parties, tuple(found.values()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Parties; and for each array the names of its fields, shape, bytes (lowest, mean, highest), and least."""
+        fields = []
+        for each in self.arrays:
+            (low, total, high), shape = each.bytes, None if each.shape is None else list(each.shape)
+            sizes = [low, round(total / each.n), high]
+            fields.append({"name": ", ".join(each.fields), "shape": shape, "bytes": sizes, "least": each.least})
+        return {"parties": self.parties, "fields": fields}

@@ -1,0 +1,116 @@
+"""The file and the page of a party's record: on the disk before a message leaves, and whole after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn._markup import in_bytes
+from flwr_flynn.app.client_app import deployed_client, simulated_client
+from flwr_flynn.app.disclosure_file import lines, page, recorder
+from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import REFUSED
+from tests.app.test_client_app import RUN, asking, context, fit
+
+HOSTILE = "<script>alert(1)</script>"
+PLAIN = Disclosure("2026-11-24T10:00:00+00:00", HOSTILE, "train", "nothing", HOSTILE, 0, (), {HOSTILE: 9}, 9, None)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Any]:
+    """The node config of a party with a file of 64 samples and a record."""
+    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
+    more = {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
+    return more | {"record-path": str(tmp_path / "left.jsonl")}
+
+
+def test_each_message_is_a_line_and_a_row_of_the_page(own: dict[str, Any], tmp_path: Path) -> None:
+    assert fit(context(own), deployed_client)[1] == 64
+    fit(context(own | {"data-path": "none.npz"}), deployed_client)
+    fit(context(own | {"no-such-key": 1}), deployed_client)
+    found = lines(tmp_path / "left.jsonl")
+    assert [(each["run"], each["phase"], each["kind"], each["examples"]) for each in found] == [
+        ("1", "counts", "exact", 64), ("1", "counts", "nothing", 0), ("1", "counts", "nothing", 0),
+    ]  # fmt: skip
+    assert "none.npz" in found[1]["refused"]
+    assert found[2]["refused"].startswith("node-config no-such-key")
+    assert sum(array["bytes"] for array in found[0]["arrays"]) + sum(found[0]["entries"].values()) == found[0]["bytes"]
+    shown = (tmp_path / "left.html").read_text()
+    assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
+    assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
+    assert "at least 1 samples behind each figure" in shown
+    assert shown.index("none.npz") < shown.index("number of samples sent along: 64")  # the latest first
+    if os.name != "nt":
+        assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("left.jsonl", "left.html")} == {0o600}
+
+
+def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path: Path) -> None:
+    path = tmp_path / "left.jsonl"
+    path.write_text(PLAIN.to_json(run="6") + '\n{"time": "2026')
+    recorder(path, 7)(PLAIN)
+    assert [each.get("run") for each in lines(path)] == ["6", "7"]
+    text = page(lines(path) * 600, "left.jsonl")
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "The latest 1,000 messages" in text
+    assert len(lines(path, 300)) == 1  # the cost of the page does not grow with the file
+    assert text.count("<tr>") == 1001
+
+
+def test_without_the_line_nothing_leaves_and_without_the_page_everything(own: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "left.html").mkdir()
+    refused = fit(context(own), deployed_client)
+    assert refused[:2] == (0, 0)
+    assert refused[2][REFUSED].startswith("node-config record-path: ")
+    (tmp_path / "left.html").rmdir()
+    client = deployed_client(context(own))
+    (tmp_path / "left.html").mkdir()
+    assert client.fit(asking(CountsRequest(RUN))).num_examples == 64
+    (tmp_path / "left.jsonl").unlink()
+    (tmp_path / "left.jsonl").mkdir()
+    answer = client.fit(asking(CountsRequest(RUN)))
+    assert (answer.parameters.tensors, answer.num_examples) == ([], 0)
+    assert answer.metrics[REFUSED] == "the record of what leaves this party cannot be written"
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ("{}/left.json", "a file that ends with .jsonl"),
+        ("{}/no/left.jsonl", "a file in a folder that can be written to"),
+        ("{}/data.jsonl", "a file other than data-path"),
+        ("{}/model.jsonl", "a file other than model-path"),
+        ("{}/state/left.jsonl", "a file other than the ledger's at state-path"),
+        ("a\0.jsonl", "a file in a folder that can be written to"),
+    ],
+)
+def test_a_record_that_cannot_be_the_party_s_own_file_is_refused(
+    record: str, expected: str, own: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "data.jsonl").symlink_to(tmp_path / "mine.npz")
+    more = {"model-path": str(tmp_path / "model.jsonl"), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    node = own | more | {"record-path": record.format(tmp_path)}
+    found = fit(context(node), deployed_client)
+    assert found[:2] == (0, 0)
+    assert found[2][REFUSED].startswith(f"node-config record-path: expected {expected}")
+    assert not list(tmp_path.glob("*/*.jsonl"))
+    assert np.load(tmp_path / "mine.npz")["y"].shape == (64,)
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_simulated_parties_record_if_the_run_asks_for_it(records: bool, tmp_path: Path) -> None:
+    pytest.importorskip("flwr_datasets")
+    settings = {"output-dir": str(tmp_path), "record-sites": records}
+    node = {"partition-id": 2, "num-partitions": 3}
+    fit(context(node, **settings), simulated_client)
+    assert (tmp_path / "sites").exists() == records
+    if records:
+        (line,) = lines(tmp_path / "sites" / "party-2.jsonl")
+        assert json.loads(json.dumps(line))["entries"].keys() == {"flynn-party", "flynn-seconds"}

@@ -1,0 +1,162 @@
+"""The dry run tells what a run then asks for, sends and takes, and touches nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from flwr_flynn.app import dry_run
+from flwr_flynn.app.node_config import NodeConfig
+from tests.app.test_server_app import Loopback, Runner, run
+from tests.fakes import points
+
+__all__ = ["run"]
+
+
+class Unasked(Loopback):
+    """A grid that fails if anybody is asked, or looked for."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__([], *args[1:], **more)
+
+    def get_node_ids(self) -> list[int]:
+        raise AssertionError("looked for parties")
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        raise AssertionError("asked")
+
+
+def planned(run: Runner, **settings: Any) -> dict[str, Any]:
+    """plan.json of a dry run, beside which nothing changes."""
+    before, grid = files(run), run.grid
+    run.grid = Unasked
+    (run.out / "metrics.json").parent.mkdir(exist_ok=True)
+    had = (run.out / "metrics.json").exists()
+    if not had:
+        (run.out / "metrics.json").write_text("{}")  # which the fixture reads
+    run(**settings, dry_run=True)
+    if not had:
+        (run.out / "metrics.json").unlink()
+    run.grid = grid
+    plan: dict[str, Any] = json.loads((run.out / "plan.json").read_text())
+    (run.out / "plan.json").unlink()
+    assert files(run) == before
+    return plan
+
+
+def files(run: Runner) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+def shapes(fields: list[dict[str, Any]]) -> dict[str, Any]:
+    return {field["name"]: field["shape"] for field in fields}
+
+
+def agrees(plan: dict[str, Any], report: dict[str, Any]) -> None:
+    """The phases, kinds, fields and rounds of a plan are those that the run then had."""
+    phases = {phase["name"]: phase for phase in plan["phases"]}
+    assert list(phases)[: len(report["messages"])] == list(report["messages"])  # of a withdrawal others may be away
+    for name, found in report["messages"].items():
+        ahead = phases[name]
+        assert (ahead["kind"], name) == (found["kind"], name)
+        assert shapes(ahead["fields"]).keys() >= shapes(found["fields"]).keys()
+        for field in ahead["fields"]:
+            real = [each for each in found["fields"] if each["name"] == field["name"]]
+            assert len(real) <= field["arrays"]
+            assert all(field["shape"] in (None, each["shape"]) for each in real), field
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_examples": 40},
+        {"n_examples": 40, "hash_dim": 512, "effort": "thorough"},
+        {"hash_dim": 128, "refine_rounds": 2},
+        {"hash_dim": 128, "scaling": "none", "decay": "0.5"},
+        {"hash_dim": 128, "scaling": "none", "evaluate": "false"},
+        {"hash_dim": 128, "preset": "paper", "align": False},
+        {"hash_dim": 128, "align": True, "n_examples": 40},
+    ],
+    ids=str,
+)
+def test_a_run_does_what_its_dry_run_told(
+    settings: dict[str, Any], run: Runner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.party = {"gram": True, "min_examples": 1}
+    plan = planned(run, **settings)
+    shown = capsys.readouterr().out
+    report = run(**settings)
+    agrees(plan, report)
+    assert report["class_sizes"].keys() == {"Ulm", "Mallory"}
+    assert sum(map(sum, report["class_sizes"].values())) == report["examples"] == 40
+    assert all(f"{phase['name']}: " in shown for phase in plan["phases"])
+    assert plan["rounds"] == plan["phases"][-1]["round"]
+    assert plan["memory"]["server"]
+    keys = [each["key"] for each in plan["sites"]]
+    assert set(keys) <= {row.key for row in NodeConfig.rows()}
+    assert ("gram" in keys) == ("effort" in settings)
+    assert all(f"    {key}" in shown for key in keys)
+
+
+def test_a_run_takes_no_more_bytes_than_its_dry_run_told(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.app.test_server_app.points", lambda n: points(1000))
+    settings = {"hash_dim": 4096, "n_examples": 2000, "gram": 256}
+    run.party = {"gram": True}
+    plan = planned(run, **settings)
+    report = run(**settings)
+    agrees(plan, report)
+    total = sum(plan["bytes_per_party"].values())
+    taken = sum(each[way] for each in report["traffic"].values() for way in ("up", "down"))
+    assert total == sum(sum(phase["bytes"].values()) for phase in plan["phases"])
+    assert taken <= total <= 3 * taken
+
+
+def test_a_private_dry_run_names_the_policy_that_admits_it(run: Runner) -> None:
+    run.make_private()
+    settings = {"epsilon": 1.0, "delta": 1e-5, "scale": "1", "n_examples": 40, "evaluate": "true"}
+    plan = planned(run, **settings)
+    needs = {each["key"]: each["value"] for each in plan["sites"]}
+    assert (needs["max-epsilon"], needs["max-delta"], needs["mechanisms"]) == (1.0, 1e-5, "gaussian")
+    assert needs["evaluate"] is True
+    run.party["evaluates"] = True
+    report = run(**settings)
+    agrees(plan, report)
+    assert report["class_sizes"] is None
+    assert [field["least"] for field in report["messages"]["counts"]["fields"]] == [None, None]
+
+
+def test_a_secure_dry_run_knows_the_vectors(run: Runner) -> None:
+    settings = {"secure": True, "max_examples": 20, "min_available": 3, "min_parties": 3, "n_examples": 60}
+    plan = planned(run, **settings, hash_dim=64, nodes=(1, 2, 3))
+    kinds = {phase["name"]: phase["kind"] for phase in plan["phases"]}
+    assert kinds.pop("evaluation") == "nothing"  # the model alone: results are a secure sum, too
+    assert set(kinds.values()) == {"secure"}
+    counts = next(phase for phase in plan["phases"] if phase["name"] == "counts")
+    assert counts["fields"] == [{"name": "counts", "shape": [6 * 3 * 64], "arrays": 1}]
+    assert plan["memory"]["party"]["the secure sum of counts"] == 64 * 6 * 3 * 64
+
+
+def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run: Runner) -> None:
+    given = {"federation": str(run.folder / "kept.npz")}
+    assert planned(run, **given)["action"] == "train"
+    run(**given)
+    for action, phases in {"join": ["counts", "selection", "evaluation"], "evaluate": ["evaluation"]}.items():
+        plan = planned(run, action=action, **given)
+        assert [phase["name"] for phase in plan["phases"]] == phases
+        agrees(plan, run(action=action, **given, nodes=(3,)))
+    run.party["leaves"] = True
+    plan = planned(run, action="withdraw", **given)
+    assert {"key": "leave", "value": True}.items() <= plan["sites"][3].items()
+    agrees(plan, run(action="withdraw", **given, nodes=(3,)))
+
+
+def test_hostile_names_are_told_in_part(run: Runner) -> None:
+    names = ",".join(f"x{i}" for i in range(40))
+    plan = planned(run, n_features=40, feature_names=names)
+    assert "x19 and 20 more" in plan["sites"][0]["reason"]
+    assert len(dry_run.text(plan)) < 10000

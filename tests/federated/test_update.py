@@ -1,0 +1,136 @@
+"""Action update: samples go, are corrected and come, and the sum is that of parties that never had others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of, reply_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, Samples
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.counts import ClassCounts
+from tests.federated.runs import GRID, LABELS, X, Y, options_for
+
+Rows = dict[str, np.ndarray]  # of each party, by its name
+
+
+def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
+    previous = None if before is None else Samples(X[before], LABELS[before])
+    options = {"min_examples": 1, "previous": previous, **more}
+    return party_of(X[rows], LABELS[rows], X[rows[::4]], LABELS[rows[::4]], name=name, **options)
+
+
+def go(purpose: str, parties: list[Party], saved: Federation | None = None, **more: Any) -> Run:
+    """A run with these parties, whose node ids are their names, but for namesakes."""
+    given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
+    run = Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more)))
+    nodes = {str(each.options.name): each for each in parties}
+    nodes |= {f"{each.options.name} again": each for each in parties if nodes[str(each.options.name)] is not each}
+    for _ in range(run.num_rounds):
+        for channel in (TRAIN, EVALUATE):
+            if (ask := run.ask(channel, list(nodes))) is not None:
+                arrays = codec.read_tensors(ask.tensors)
+                answers = {cid: nodes[cid].answer(ask.config, arrays, channel) for cid in ask.cids}
+                run.complete([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+    return run
+
+
+def pooled(saved: Federation, rows: Rows) -> list[ClassCounts]:
+    all_ = np.concatenate(list(rows.values()))
+    return [ClassCounts.from_data(hasher, X[all_], Y[all_], 3) for hasher in saved.run_spec.hashers]
+
+
+def is_pooled(saved: Federation, rows: Rows) -> bool:
+    return list(saved.totals.parts) == pooled(saved, rows)
+
+
+ROWS: Rows = {f"party-{i}": np.arange(i, 150, 3) for i in range(3)}
+
+
+@pytest.fixture(scope="module")
+def saved() -> Federation:
+    return go("train", [party(name, rows) for name, rows in ROWS.items()]).federation("1")
+
+
+def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> None:
+    new = np.r_[ROWS["party-1"][5:], 0, 3, 3]  # some are gone, some are new
+    parties = [party("party-0", ROWS["party-0"]), party("party-1", new, ROWS["party-1"])]
+    run = go("update", parties, saved)
+    after = run.federation("2")
+    rows = {**ROWS, "party-1": new}
+    assert is_pooled(after, rows)
+    assert after.members[1].sizes == tuple(np.bincount(Y[new], minlength=3).tolist())
+    assert [member.run for member in after.members] == ["1", "2", "1"]
+    assert list(run.counted.missing) == ["party-0"]  # whose samples have not changed
+    ((before, now),) = run.counted.updated
+    assert (before.examples, now.examples, before.name) == (50, len(new), "party-1")
+    assert now.sha256 == after.members[1].sha256 != before.sha256
+    # The same again: its former counts are not in the sum any more.
+    again = go("update", parties, after)
+    assert again.federation("3").totals == after.totals
+    assert "another SHA-256" in again.counted.missing["party-1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("party-1", ROWS["party-1"][1:]),  # samples that were never there, or not all
+        ("party-1", ROWS["party-0"]),  # those of another party
+        ("party-7", ROWS["party-1"]),  # a party that was never there
+    ],
+)
+def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str, before: Any) -> None:
+    run = go("update", [party(name, ROWS["party-2"], before)], saved)
+    assert list(run.counted.missing) == [name]
+    assert not run.counted.updated
+    assert run.state.results.get("counts", saved.totals) == saved.totals
+    after = run.federation("2")
+    assert (after.totals, after.members) == (saved.totals, saved.members)
+
+
+def test_two_updates_of_one_member_are_one(saved: Federation) -> None:
+    both = [party("party-1", ROWS["party-1"][n:], ROWS["party-1"]) for n in (5, 9)]
+    run = go("update", both, saved)
+    after = run.federation("2")
+    assert sum(is_pooled(after, {**ROWS, "party-1": ROWS["party-1"][n:]}) for n in (5, 9)) == 1
+    assert len(run.counted.missing) == 1
+
+
+def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
+    empty = np.zeros(0, np.int64)
+    gone = go("update", [party("party-1", empty, ROWS["party-1"])], saved).federation("2")
+    assert is_pooled(gone, {**ROWS, "party-1": empty})
+    back = go("update", [party("party-1", ROWS["party-1"], empty)], gone).federation("3")
+    assert back.totals == saved.totals
+
+
+@pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
+def test_any_sequence_of_joins_updates_and_withdrawals_ends_in_the_pooled_counts(n_steps: int) -> None:
+    rng = np.random.default_rng(n_steps)
+    rows: Rows = {"party-0": np.arange(20)}
+    saved = go("train", [party("party-0", rows["party-0"])]).federation("0")
+    for step in range(1, n_steps + 1):
+        some = rng.choice(150, rng.integers(1, 30))
+        name = str(rng.choice(list(rows)))
+        kind = rng.choice(["join", "update", "withdraw"] if 1 < len(rows) < 6 else ["join", "update"][len(rows) > 5 :])
+        if kind == "join":
+            name = f"party-{step}"
+            who = party(name, some)
+        elif kind == "update":
+            some = rng.permutation(np.r_[rng.choice(rows[name], len(rows[name]) // 2, replace=False), some])
+            who = party(name, some, rows[name])
+        else:
+            who = party(name, rows[name], leaves=True)
+        saved = go(str(kind), [who], saved, fraction_evaluate=0).federation(str(step))
+        rows = {k: v for k, v in rows.items() if k != name} | ({} if kind == "withdraw" else {name: some})
+        if n_steps < 100 or step % 50 == 0:
+            assert is_pooled(saved, rows), (step, kind)
+    assert is_pooled(saved, rows)
+    assert {member.name for member in saved.members} == set(rows)

@@ -1,0 +1,199 @@
+"""A party's record of what leaves it: equal, field for field, to what somebody else sees leave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.common import FitIns, Parameters
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.server import Server
+
+from flwr_flynn import FlyNNClient, FlyNNStrategy, message
+from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, STATISTIC
+from flwr_flynn.federated.run import Run
+from flwr_flynn.flower import records
+from flwr_flynn.privacy import LaplaceCounts
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, RUN, SPEC, FakeGrid, Node, Proxy, counting, manager, points
+from tests.federated.runs import AUTO, options_for, shares
+from tests.flower.test_secagg import counted, party
+
+Seen = tuple[int, list[tuple[tuple[int, ...], str, int]], dict[str, int], int, str | None, str | None]
+GRAM = options_for(AUTO, gram=64)
+COUNTS = ["fingerprint", "counts"] * 6
+TABLES = ["left out", *["correct", "log-losses"] * 6]
+FIELDS = {
+    "columns": ["class sizes", "gaps", "cells"],
+    "counts": COUNTS,
+    "selection": TABLES,
+    "gram": ["class sizes", "products", "sums"],
+    "gram evaluation": ["left out", "correct", "log-losses"],
+    "evaluation": ["confusion matrix", "own confusion matrix", "scores", "sums of scores"],
+}
+
+
+def seen(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) -> Seen:
+    """A message as an observer describes it, who knows NumPy's files and no layout."""
+    others = dict(metrics)
+    if STATISTIC in others:
+        tensors = codec.split(others.pop(STATISTIC))
+    arrays = [(each.shape, each.dtype.name) for each in codec.read_tensors(tensors)]
+    entries = {name: len(name) + (len(each) if isinstance(each, str) else 8) for name, each in others.items()}
+    total = sum(map(len, tensors)) + sum(entries.values())
+    described = [(*array, len(tensor)) for array, tensor in zip(arrays, tensors, strict=True)]
+    digest = hashlib.sha256(b"".join(tensors)).hexdigest() if tensors else None
+    return n_examples, described, entries, total, digest, others.get(REFUSED)
+
+
+def told(record: Disclosure) -> Seen:
+    """The same of a party's own record."""
+    arrays = [(each.shape, each.dtype, each.bytes) for each in record.arrays]
+    return record.examples, arrays, dict(record.entries), record.bytes, record.sha256, record.refused
+
+
+class Observed(Proxy):
+    """A party of the `Strategy` API whose messages are written down on their way."""
+
+    def __init__(self, cid: str, client: FlyNNClient, out: list[Seen]) -> None:
+        super().__init__(cid, client)
+        self.out = out
+
+    def fit(self, *args: Any, **more: Any) -> Any:
+        res = super().fit(*args, **more)
+        self.out.append(seen(res.parameters.tensors, res.num_examples, res.metrics))
+        return res
+
+    def evaluate(self, *args: Any, **more: Any) -> Any:
+        res = super().evaluate(*args, **more)
+        self.out.append(seen([], res.num_examples, res.metrics))
+        return res
+
+
+def over_legacy(options: dict[str, Any], parties: list[FlyNNClient]) -> tuple[Run, list[list[Seen]]]:
+    strategy, out = FlyNNStrategy(min_available_clients=len(parties), **options), [[] for _ in parties]
+    proxies = [Observed(str(i), each, out[i]) for i, each in enumerate(parties)]
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
+    return strategy.run, out
+
+
+def over_messages(options: dict[str, Any], parties: list[FlyNNClient]) -> tuple[Run, list[list[Seen]]]:
+    out: list[list[Seen]] = [[] for _ in parties]
+
+    def observed(i: int) -> Any:
+        def look(content: RecordDict) -> RecordDict | None:
+            metrics = dict(content["metrics"]) | dict(content["config"])
+            n_examples = metrics.pop("num-examples")
+            out[i].append(seen(records.tensors_of(content), n_examples, metrics))
+            return None if i == 2 else content  # the third is late: its answers come when nobody waits any more
+
+        return look
+
+    strategy = message.FlyNNStrategy(min_available_nodes=len(parties), **options)
+    strategy.start(FakeGrid({i: Node(each, spoil=observed(i)) for i, each in enumerate(parties)}))
+    return strategy.run, out
+
+
+def recording(parts: Sequence[dict[str, Any]], **more: Any) -> tuple[list[FlyNNClient], list[list[Disclosure]]]:
+    """Parties that keep their records."""
+    kept: list[list[Disclosure]] = [[] for _ in parts]
+    given = [{"on_answer": kept[i].append, "name": f"party-{i}", **more, **part} for i, part in enumerate(parts)]
+    return [FlyNNClient(**each) for each in given], kept
+
+
+@pytest.mark.parametrize("drive", [over_legacy, over_messages])
+@pytest.mark.parametrize("floor", [1, 5])
+def test_the_records_of_a_run_are_what_was_seen_to_leave(drive: Any, floor: int) -> None:
+    parts = [*shares("iid", 4), {"X": np.eye(4), "y": ["unheard of"] * 4}]  # the last one refuses
+    parties, kept = recording(parts, gram=True, min_examples=floor)
+    run, out = drive(GRAM, parties)
+    assert [[told(each) for each in records] for records in kept] == out
+    assert [record.phase for record in kept[0]] == list(FIELDS)
+    for record in kept[0]:
+        assert [", ".join(array.fields) for array in record.arrays] == FIELDS[record.phase]
+        assert record.kind == ("results" if record.phase == "evaluation" else "exact")
+        assert record.entries.keys() == {PARTY, "accuracy" if record.phase == "evaluation" else SECONDS}
+    assert {(each.kind, each.sha256) for each in kept[4]} == {("nothing", None)}
+    # The smallest number of samples behind a figure, from the samples alone.
+    y = parts[0]["y"]
+    sizes = np.unique(y, return_counts=True)[1]
+    least = {each.phase: [array.least for array in each.arrays] for each in kept[0]}
+    assert least["columns"][0] == sizes[sizes >= floor].min()
+    assert least["columns"][1] == least["columns"][2] >= floor
+    assert least["counts"] == [None, 1] * 6
+    assert least["selection"][0] == sizes.min()
+    assert set(least["selection"][2::2]) == {len(y)}
+    assert least["gram"][0] == least["gram evaluation"][0] == least["gram evaluation"][2] == sizes.min()
+    # The server knows as much: it had these messages of all parties that it counted.
+    for name, traffic in run.traffic.items():
+        replied = [record for i in (0, 1, 2, 3) for record in kept[i] if record.phase == name and record.arrays]
+        replied = [each for each in replied if drive is over_legacy or each not in kept[2]]
+        assert (traffic.kind, traffic.arrivals.parties) == (replied[0].kind, len(replied))
+        for i, field in enumerate(traffic.arrivals.to_dict()["fields"]):
+            arrays = [record.arrays[i] for record in replied if len(record.arrays) > i]
+            assert field["name"] == ", ".join(arrays[0].fields)
+            assert field["bytes"][::2] == [min(each.bytes for each in arrays), max(each.bytes for each in arrays)]
+            assert field["least"] == min((each.least for each in arrays if each.least is not None), default=None)
+
+
+def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> None:
+    kept: list[list[Disclosure]] = [[] for _ in range(4)]
+    clients = [party(i, secure=True, on_answer=kept[i].append) for i in range(4)]
+    refusing = UnreadyClient("site 4", "no file", (late := list[Disclosure]()).append)
+    _, wire = counted([*clients, refusing], lambda node, stage: node == 4 and stage == Stage.UNMASK)
+    masked = {
+        node: codec.read_tensors(reply.content.config_records[RECORD_KEY_CONFIGS][Key.MASKED_PARAMETERS])[1]
+        for node, stage, reply in wire.sent
+        if stage == Stage.COLLECT_MASKED_VECTORS
+    }
+    assert masked.keys() == {1, 2, 3, 4}
+    for node, vector in masked.items():
+        (record,) = kept[node - 1]
+        (array,) = record.arrays
+        assert (array.fields, array.least) == (("counts",), None)
+        (tensor,) = codec.write_tensors([vector])
+        assert (array.shape, array.dtype, array.bytes) == (vector.shape, vector.dtype.name, len(tensor))
+        assert (record.kind, record.examples, record.sha256) == ("secure", 1, None)
+    assert [(each.kind, each.refused) for each in late] == [("nothing", "no file")]
+
+
+def test_noise_hides_the_numbers_behind_it(tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    mechanism = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)
+    X, y = points(20)
+    budget = Budget(tmp_path / "state", Policy(1.0))
+    parties, kept = recording([{"X": X, "y": y}], budget=budget)
+    run, out = over_legacy({"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": mechanism}, parties)
+    assert [[told(each) for each in records] for records in kept] == out
+    (record,) = kept[0]
+    assert (record.kind, record.examples, [array.least for array in record.arrays]) == ("noisy", 1, [None, None])
+    assert (run.traffic["counts"].kind, list(record.entries)) == ("noisy", [PARTY])
+
+
+def test_what_cannot_be_recorded_does_not_leave() -> None:
+    def full(_: Disclosure) -> None:
+        raise OSError("No space left on device: /secret/folder")
+
+    X, y = points(20)
+    arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel", on_answer=full).fit([], counting(RUN))
+    assert (arrays, n_examples) == ([], 0)
+    assert metrics == {REFUSED: "the record of what leaves this party cannot be written", PARTY: "Basel"}
+
+
+def test_a_malformed_request_is_on_record() -> None:
+    FakeGrid({})
+    (client,), (kept,) = recording([dict(zip("Xy", points(20), strict=True))])
+    content = records.request([codec.write_tensors([np.zeros(3)])[0]], counting(RUN))
+    content["arrays"]["0"].dtype = "int8"
+    reply = message.train(Message(content, dst_node_id=1, message_type="train"), client)
+    spoiled = client.to_client().fit(FitIns(Parameters([b"x"], "numpy.ndarray"), counting(RUN)))
+    assert [each.refused for each in kept] == [reply.content["config"][REFUSED], spoiled.metrics[REFUSED]]
+    assert {(each.phase, each.channel, each.kind) for each in kept} == {("counts", "train", "nothing")}
