@@ -23,10 +23,11 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
+from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
@@ -40,7 +41,7 @@ from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
+from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts
 from tests.fakes import evaluation_of
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
@@ -57,6 +58,10 @@ _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_C
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
 _GRAM = GramScoring([SPEC], _FIT.weights[0], _FIT.bias[0], 1.0, 0.5)
 
+_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, **_SHAPE))
+_SHARED_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, n_honest=2, **_SHAPE), _BOUND)
+_CENTRE = np.zeros(SPEC.hash_dim, np.int64)
+
 _COLUMNS = ColumnsRequest(4, CLASSES)
 _REFERENCE = Reference.of(ColumnHistograms.from_data(_X, _CODES, 3))
 
@@ -69,6 +74,7 @@ FITS: dict[str, Request[Any]] = {
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARE),
+    "secure noisy refinement": NoisyRefinementRequest(_SHARED_ROUNDS, 1, _WEIGHTS[0], _CENTRE),
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
@@ -89,12 +95,14 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "held-out": HeldOutRequest(EXACT),
     "refinement": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
+    "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS[0], _CENTRE),
     "gram": GramRequest(EXACT),
     "gram evaluation": GramEvaluationRequest(EXACT, _FIT),
     "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
+_BEFORE = {"noisy refinement": CountsRequest(_ROUNDS), "secure noisy refinement": CountsRequest(_SHARED_ROUNDS)}
 
 VALUES: dict[str, Any] = {
     "data-path": "{folder}/mine.npz",
@@ -158,15 +166,29 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
         stays = {key: value for key, value in node.items() if key != "leave"}
         for earlier in ("noisy", "secure share"):
             _asked(runtime, stays, earlier, folder)
+    if request in _BEFORE:  # rounds are paid for with counts
+        _answers(runtime, node, request, _BEFORE[request], folder)
     return _asked(runtime, node, request, folder)
 
 
 def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bool:
+    given = _answers(runtime, node, request, (FITS | EVALUATIONS)[request], folder)
+    if request in FITS:
+        assert not given[1]
+        return given[0]
+    assert not given[0]
+    # A model comes to a party, which sends nothing about it.
+    return given[2] and given[1] == (request != "model")
+
+
+def _answers(
+    runtime: str, node: dict[str, Any], request: str, asked: Request[Any], folder: Path
+) -> tuple[bool, bool, bool]:
+    """Whether arrays, and a statistic, are given, and whether the evaluation is no refusal."""
     # Flower's numbers are in every node, and the server names the party's own file.
     run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
-    asked = (FITS | EVALUATIONS)[request]
     config = {PHASE: asked.phase, **asked.to_config()}
     arrays = ndarrays_to_parameters(asked.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
@@ -174,15 +196,8 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
         with secagg.masking(_BOUND, 2) if "secure" in request else nullcontext():
             # A server may ask for anything by either of Flower's channels.
             fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
-    given = len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics
-    if request in FITS:
-        assert not given[1]
-        assert REFUSED in evaluation.metrics
-        return given[0]
-    assert not given[0]
-    assert REFUSED in fit.metrics
-    # A model comes to a party, which sends nothing about it.
-    return REFUSED not in evaluation.metrics and given[1] == (request != "model")
+    assert REFUSED in (fit.metrics if asked.channel_of(config) == EVALUATE else evaluation.metrics)
+    return len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics, REFUSED not in evaluation.metrics
 
 
 @contextmanager

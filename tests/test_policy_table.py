@@ -20,7 +20,8 @@ GRAM = {"gram", "gram evaluation"}
 SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "held-out", "refinement", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
-PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
+PRIVATE = {"noisy", "noisy refinement", "model"}
+"""The model comes to the party; what it answers to that tells nothing of its records."""
 
 DEPLOYED = {
     "data-path": OPEN,
@@ -53,7 +54,7 @@ DEPLOYED = {
     "policy, min-examples": PRIVATE,
     "policy, class-prior": PRIVATE,
     "policy, gram": PRIVATE,
-    "policy, secure": {"secure share", "model"},
+    "policy, secure": {"secure share", "secure noisy refinement", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, mechanisms": {"model"},
     "policy, neighbours": {"model"},

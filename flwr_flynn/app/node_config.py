@@ -98,7 +98,7 @@ class NodeConfig(Settings):
         "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before",
     )
     state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
-    mechanisms: str = _of_policy("gaussian, laplace, top-t", "mechanisms that are allowed")
+    mechanisms: str = _of_policy("gaussian, gaussian-rounds, laplace, top-t", "mechanisms that are allowed")
     neighbours: str = _of_policy(
         "add-remove", "least protection of an answer; `replace-one` is the stronger", choices=NEIGHBOURS
     )

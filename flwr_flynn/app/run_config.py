@@ -219,7 +219,7 @@ class RunConfig(
                 raise self.refused("nodes_at_a_time", "0 with secure = true")
             if self.align:
                 raise self.refused("align", "false with secure = true")
-            if self.is_private and self.mechanism != "gaussian":
+            if self.is_private and not self.delta:
                 raise self.refused("delta", "above 0 with secure = true and epsilon")
         for name in ("feature_names", "n_features"):
             if self.schema and getattr(self, name):

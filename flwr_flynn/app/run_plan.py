@@ -282,6 +282,11 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
     entry = max(ENTRY_BYTES, 16 * asked)  # of a secure sum
     if config.secure:
         needs[f"a secure sum of {rows}"] = entry * n_classes * sum(spec.hash_dim for spec in specs)
+    if config.is_private and config.private_rounds:
+        n_weights = n_classes * specs[0].hash_dim
+        needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
+        if config.secure:  # a few digits each
+            needs[f"a secure sum of the gradients of {rows}"] = 8 * entry * n_weights
     if config.refine_rounds:
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = n_classes * sum(largest)
@@ -317,6 +322,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
             1 if config.secure else n_parties,
             neighbours=config.neighbours,
             records_per_person=config.records_per_person,
+            n_rounds=config.private_rounds,
             hash_dim=plan.hash_dim,
             row_nnz=plan.row_nnz,
             hash_nnz=plan.hash_nnz,
@@ -325,7 +331,8 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
         raise as_setting(error, "run-config") from None
     # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.
     row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
-    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz)
+    signed = spec.signed if config.private_rounds and plan.signed is None and plan.ranges is None else plan.signed
+    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz, signed=signed)
 
 
 def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:

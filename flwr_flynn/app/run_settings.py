@@ -19,6 +19,7 @@ from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
+from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS as MOST_PRIVATE_ROUNDS
 
 PARTITIONERS = (
     *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
@@ -299,6 +300,13 @@ class PrivacySettings(RunSettings):
         "number of counts that a party releases (T), by the paper's mechanism `top-t`; 0: all; not with `delta`",
         low=0,
     )
+    private_rounds: int = _private(
+        0,
+        "rounds that refine the noisy model, under the same epsilon and delta: more accurate, for as many more "
+        "exchanges. 24 is enough; a party answers them once. 0: none; not without `delta`",
+        low=0,
+        high=MOST_PRIVATE_ROUNDS,
+    )
     neighbours: str = _private(
         "add-remove",
         "data sets that must be hard to tell apart: with or without one record, or with one replaced",
@@ -317,6 +325,8 @@ class PrivacySettings(RunSettings):
         super().check()
         if self.delta and self.n_released:
             raise self.refused("n_released", "0 with delta")
+        if self.private_rounds and not self.delta:
+            raise self.refused("private_rounds", "0 without delta")
 
     @property
     def is_private(self) -> bool:
@@ -326,7 +336,14 @@ class PrivacySettings(RunSettings):
     @property
     def mechanism(self) -> str:
         """Kind of the noise."""
-        return "top-t" if self.n_released else "gaussian" if self.delta else "laplace"
+        if self.delta:
+            return "gaussian-rounds" if self.private_rounds else "gaussian"
+        return "top-t" if self.n_released else "laplace"
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds of the mechanism, by its own name."""
+        return self.private_rounds
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import score_fields
 from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
+from flwr_flynn.federated.phases.noisy_refinement import noisy_refinements
 from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
@@ -172,6 +173,10 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
                 [(spec.hash_dim, n_classes) for spec in members], [LEVELS] * n_classes, sizes
             )
             for number in range(1, options.refine_rounds + 1)
+        },
+        **{
+            phase.name: [Field("gradient", (run.spec.hash_dim, n_classes), 0, PLAIN, True)]
+            for phase in noisy_refinements(run)
         },
         "gram": gram if n_rows else [gram[0], *(replace(each, is_open=True) for each in gram[1:])],
         "gram evaluation": evaluation_fields(MOST_STRENGTHS, n_classes, sizes),

@@ -229,6 +229,9 @@ class RunOptions:
         run, purpose = self.run_spec, self.purpose
         is_set_aside = purpose in ("withdraw", "update") and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
+        if run.mechanism is not None and run.mechanism.n_rounds:
+            expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
+            yield "mechanism", purpose in ("join", "withdraw"), expected
         is_noisy = purpose == "update" and self.mechanism is not None
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
         yield "mechanism", is_noisy, expected

@@ -15,6 +15,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.noisy_rounds import Descent
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.refinement_search import Search
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
@@ -24,7 +25,7 @@ from flwr_flynn.model.scoring import ScoringRule, given_scoring
 class Refined:
     """The result of a round of the refinement."""
 
-    search: Search | None  # of the newest round alone
+    search: Search | Descent | None  # of the newest round alone
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
@@ -65,7 +66,7 @@ def _is_chosen(saved: Federation, options: RunOptions) -> bool:
     return saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection
 
 
-def searched(state: RunState) -> Search | None:
+def searched(state: RunState) -> Search | Descent | None:
     """The search of the refinement, as far as it came; None without one."""
     searches = [result.search for result in state.results.values() if isinstance(result, Refined)]
     return next((search for search in reversed(searches) if search is not None), None)

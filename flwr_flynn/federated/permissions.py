@@ -1,7 +1,7 @@
 """Permissions of a party: what it allows, and access to its samples, which checks the current request each time.
 
-Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.tried` alone, and by
-`SampleAccess.keep` for the party's own copy of the model. No text of an error holds a value of the data.
+Samples are reached through `SampleAccess.labelled`, `release`, `release_round` and `tried` alone, and by `keep` for the
+party's own copy of the model. No text of an error holds a value of the data.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import gen_batches
 
-from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
-from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
@@ -30,8 +29,12 @@ from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model
-from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.model.noisy_rounds import clipped_gradient
+from flwr_flynn.model.refinement import weights_sha256
+from flwr_flynn.privacy import GaussianRounds, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.privacy.release_policy import unseeded
+from flwr_flynn.privacy.samplers import SeededNoise
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import TableSummary
 
@@ -43,6 +46,7 @@ NOISY_EXAMPLES = 1
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
 Progress = Callable[[int], object]
+V = TypeVar("V")
 Codes = npt.NDArray[np.int64]
 CodesOf = Callable[[Any], Codes]
 
@@ -55,79 +59,6 @@ def no_progress(_total: int) -> Progress:
 def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
     """The mask of a party that takes part in no secure sum."""
     raise PrivacyError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
-
-
-@dataclass(frozen=True)
-class PartyOptions:
-    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
-
-    Parameters
-    ----------
-    name : str, optional
-        Its name in the server's log and report; by default its node id.
-    memory_limit : int, default=4 GiB
-        Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
-        is allocated.
-    min_examples : int, default=5
-        Disclosure floor, which no request changes. Classes of fewer samples are left out of the histograms of columns;
-        they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are
-        taken as 4.
-    n_jobs : int, optional
-        Threads for hashing: None for one, -1 for all.
-    budget : Budget, optional
-        Ledger and policy. With one, nothing but noisy counts within the policy leaves the party, and samples that do
-        not fit are left out; without one, requests for noisy counts are refused.
-    evaluates : bool, default=False
-        With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
-        models can learn counts of the held-out samples from them.
-    secure : bool, default=False
-        Let figures leave in secure sums only, see `flwr_flynn.secagg`.
-    gram : bool, default=False
-        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. In a secure sum it leaves
-        without this consent.
-    class_prior : bool, default=True
-        Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
-        frequencies, see `model.class_prior`. Not with a budget.
-    leaves : bool, default=False
-        Leave a federation: answer runs of action withdraw only, with the counts sent before.
-    previous : Samples or callable, optional
-        The training samples as they were counted, of a party whose samples have changed: it answers runs of action
-        update. Of any kind that `load` may be.
-    response_seconds : float, default=0
-        With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
-    on_model : callable, optional
-        Called with the federated `FlyNNClassifier` when it arrived and was tried.
-    on_answer : callable, optional
-        Called with the `Disclosure` of each answer before it leaves, see `federated.disclosure`. If it raises, a
-        refusal without data leaves instead.
-    """
-
-    name: str | None = None
-    memory_limit: int = 4 * 2**30
-    min_examples: int = 5
-    n_jobs: int | None = None
-    budget: Budget | None = None
-    evaluates: bool = False
-    secure: bool = False
-    gram: bool = False
-    class_prior: bool = True
-    leaves: bool = False
-    previous: Samples | Callable[[Features], Samples] | None = None
-    response_seconds: float = 0.0
-    on_model: Callable[[FlyNNClassifier], object] | None = None
-    on_answer: Callable[[Disclosure], object] | None = None
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise ConfigError("budget", "a Budget", type(self.budget).__name__)
-        if self.name is not None and not isinstance(self.name, str):
-            raise ConfigError("name", "a string", type(self.name).__name__)
-        n_threads(self.n_jobs)
-        for name in ("memory_limit", "min_examples"):
-            object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "gram", "class_prior", "leaves"):
-            boolean(name, getattr(self, name))
-        number("response_seconds", self.response_seconds, least=0)
 
 
 class SampleAccess:
@@ -260,6 +191,38 @@ class SampleAccess:
 
         So no sample is touched before the ledger has admitted the request.
         """
+        budget, mechanism, digest = self._before_release(run, recall)
+        fingerprint = run.hasher.fingerprint
+        if recall:
+            return budget.recall(mechanism, fingerprint, terms=digest)
+        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
+        if released.repeated:
+            log.info("FlyNN: this request was answered before; the same answer again spends nothing")
+        return released.counts
+
+    def release_round(
+        self, run: RunSpec, number: int, weights: npt.NDArray[np.int32], centre: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Noisy gradient, (m, L), of a round that was paid for with the run's counts; as `release` has it."""
+        budget, mechanism, digest = self._before_release(run)
+        rounds = unseeded(mechanism)
+        if not isinstance(rounds, GaussianRounds) or number > rounds.n_rounds:
+            raise PrivacyError("round", f"1 to {mechanism.n_rounds} by the run's mechanism", number)
+        sampler = None
+        if isinstance(mechanism, SimulatedRelease):
+            seed = hashlib.sha256(f"{mechanism.seed} round {number}".encode()).digest()
+            sampler = SeededNoise(int.from_bytes(seed[:8], "big"))
+
+        def measure() -> npt.NDArray[np.int64]:
+            parts = ((run.hasher.active(X, n_jobs=self.options.n_jobs), codes) for X, codes in self._fitting(run))
+            found = self._row_wise(lambda: clipped_gradient(weights, centre, run.spec.hash_nnz, parts))
+            return rounds.noisy_gradient(found.gradient, sampler)
+
+        asked = hashlib.sha256(f"{weights_sha256((weights,))} {centre.tolist()}".encode()).hexdigest()
+        return budget.release_round(mechanism, run.hasher.fingerprint, number, asked, measure, terms=digest)
+
+    def _before_release(self, run: RunSpec, recall: bool = False) -> tuple[Budget, Mechanism, str]:
+        """Ledger, mechanism and digest of the terms for a noisy answer, once all that needs no sample is checked."""
         budget, mechanism = self.options.budget, run.mechanism
         if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
             text = "policy max-epsilon not set: this party gives no private counts"
@@ -275,24 +238,16 @@ class SampleAccess:
         check_classes(run.classes)
         if self._admitted == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
-        fingerprint, digest = run.hasher.fingerprint, run.digest()
+        digest = run.digest()
         if isinstance(mechanism, SimulatedRelease):  # no two parties draw the same noise
             seed = hashlib.sha256(f"{mechanism.seed} {self.options.name} {digest}".encode()).digest()
             mechanism = SimulatedRelease(mechanism.mechanism, int.from_bytes(seed[:8], "big"))
-        if recall:
-            return budget.recall(mechanism, fingerprint, terms=digest)
-        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
-        if released.repeated:
-            log.info("FlyNN: this request was answered before; the same answer again spends nothing")
-        return released.counts
+        return budget, mechanism, digest
 
     def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
-        """The party's counts without noise, of the samples that fit.
+        """The party's counts without noise, of the samples that fit."""
 
-        Any failure ends the request, charges nothing, and is reported in the same words whatever the cause: to the
-        server that is a machine that went offline, and the guarantee is about answers.
-        """
-        try:
+        def counted() -> ClassCounts:
             samples = self._held()
             check_samples(samples, run.spec.n_features)
             n, n_jobs = len(samples.y), self.options.n_jobs
@@ -301,10 +256,27 @@ class SampleAccess:
             )
             if dropped:
                 log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
+            return counts
+
+        return self._row_wise(counted)
+
+    def _fitting(self, run: RunSpec) -> Iterator[tuple[Any, Codes]]:
+        """Training samples that fit, and their class codes, some at a time."""
+        samples = self._held()
+        check_samples(samples, run.spec.n_features)
+        yield from fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
+
+    def _row_wise(self, measure: Callable[[], V]) -> V:
+        """What a function of the samples returns.
+
+        Any failure ends the request, charges nothing, and is reported in the same words whatever the cause: to the
+        server that is a machine that went offline, and the guarantee is about answers.
+        """
+        try:
+            return measure()
         except Exception as error:
             log.error("FlyNN: counting failed", exc_info=error)
             raise DataError("counting failed at this party") from None
-        return counts
 
     def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[tuple[Any, Codes]]]:
         """The model to try, True if it differs by the class prior, and held-out samples with codes, some at a time.

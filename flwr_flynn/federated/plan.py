@@ -11,13 +11,14 @@ evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
-With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to "bins 5" come
-before the columns, and all phases but the evaluation are on the train channel. The refinement is phase "held-out" and
-a phase for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins
-them anew, for gram with the selection before them. Left out are the schema without `learn_schema`; the columns without
-a plan that derives specs from them; the selection for one candidate, where nobody evaluates the model, and for noisy
-counts; the refinement without `refine_rounds`; gram without `gram` or effort "thorough"; and the evaluation where
-nobody gets the model. The option `phases` takes the place of the whole plan.
+With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on are in the place of
+the refinement. With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to
+"bins 5" come before the columns, and all phases but the evaluation are on the train channel. The refinement is phase
+"held-out" and a phase for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of
+these begins them anew, for gram with the selection before them. Left out are the schema without `learn_schema`; the
+columns without a plan that derives specs from them; the selection for one candidate, where nobody evaluates the model,
+and for noisy counts; the refinement without `refine_rounds`; gram without `gram` or effort "thorough"; and the
+evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from flwr_flynn.federated.phases import (
     counts,
     evaluation,
     gram,
+    noisy_refinement,
     refinement,
     secure_columns,
     selection,
@@ -72,6 +74,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),
+        *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),
         *((phase, options.has_gram) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel

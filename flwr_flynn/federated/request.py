@@ -268,6 +268,13 @@ class RunRequest(Request[S]):
         return run
 
 
+def counted_member(member: Member | None, field: str) -> Member:
+    """The sender; a `PayloadError` of this field if its counts are not in the sum."""
+    if member is None:
+        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
+    return member
+
+
 def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
     """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
     if member is None or member.sizes is None:

@@ -8,6 +8,7 @@ mechanism            release                                                    
 `GaussianCounts`     all counts with discrete Gaussian noise                      (epsilon, delta)
 `LaplaceCounts`      all counts with discrete Laplace noise                       epsilon
 `TopTLaplace`        T selected counts with discrete Laplace noise, the others 0  epsilon (the paper's)
+`GaussianRounds`     counts and gradients, with discrete Gaussian noise            (epsilon, delta)
 `SimulatedRelease`   as one of these, with noise from a seed                      none: for simulations
 ===================  ===========================================================  ======================
 
@@ -22,6 +23,7 @@ Entries of a release are signed: clipping them before they are summed would bias
 `flwr_flynn.privacy.ledger` has a party's policy and its ledger of releases.
 """
 
+from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
 from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism
 from flwr_flynn.privacy.noise_mechanisms import (
     MECHANISMS,
@@ -37,6 +39,7 @@ __all__ = [
     "MECHANISMS",
     "NEIGHBOURS",
     "GaussianCounts",
+    "GaussianRounds",
     "LaplaceCounts",
     "Mechanism",
     "SimulatedRelease",

@@ -49,15 +49,16 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_flynn._files import lock, settle, writing
-from flwr_flynn.errors import ConfigError, CountsError, PrivacyError, WriteError
+from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError, WriteError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
-from flwr_flynn.privacy.release_policy import Policy, total_cost
+from flwr_flynn.privacy.release_policy import Cost, Policy, total_cost
 
 __all__ = ["Budget", "Policy", "Released", "main"]
 
@@ -123,19 +124,54 @@ class Budget:
             if counts.spec_fingerprint != spec_fingerprint:
                 raise CountsError("spec_fingerprint", "that of the hash that was asked for", counts.spec_fingerprint)
             released = mechanism.release(counts)
-            stream = io.BytesIO()
-            np.savez_compressed(stream, counts=released.array)
-            raw = stream.getvalue()
-            name = f"{uuid4().hex}.npz"
-            longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
-            with self._writing():
-                if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
-                    raise self._trouble("lock", ": its lock was replaced meanwhile")
-                # In this order a process that dies leaves an unknown release, or one that is counted.
-                _write(self.path / name, raw)
-                _write(self.path / _LEDGER, longer.to_bytes())
-                _write(self._marker, longer.marker())
+            self._keep(ledger, request, cost, released.array)
             return Released(released, False)
+
+    def release_round(
+        self,
+        mechanism: Mechanism,
+        spec_fingerprint: str,
+        number: int,
+        weights: str,
+        measure: Callable[[], npt.NDArray[np.int64]],
+        *,
+        terms: str = "",
+    ) -> npt.NDArray[np.int64]:
+        """The release of a round that was paid for with the counts of its run; `measure` gives it, noise included.
+
+        A round is answered once for each release of the counts. By the same `weights`, a digest, it gets the same
+        answer again, unless that is a share of noise.
+        """
+        plan = _request(mechanism, spec_fingerprint, terms)
+        request = {**plan, "round": number, "weights": weights}
+        with self._opened() as ledger:
+            self._check_use(ledger)
+            before = ledger.rounds(request)
+            if not mechanism.is_share and before and before[0]["request"] == request:
+                return self._array(before[0])
+            self.policy.check(mechanism)
+            if len(before) >= sum(entry["request"] == plan for entry in ledger.entries):
+                what = "was answered before, for other weights" if before else "has no counts that it is paid for with"
+                raise PrivacyError("round", "one that was paid for", number, text=f"round {number} {what}")
+            released = measure()
+            free = Cost(0.0, 0.0, 0.0 if ledger.composition == "zcdp" else None)
+            self._keep(ledger, request, free, released)
+            return released
+
+    def _keep(self, ledger: LedgerFile, request: dict[str, Any], cost: Cost, released: npt.NDArray[np.int64]) -> None:
+        """Write a release to the disk, before it is sent."""
+        stream = io.BytesIO()
+        np.savez_compressed(stream, counts=released)
+        raw = stream.getvalue()
+        name = f"{uuid4().hex}.npz"
+        longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
+        with self._writing():
+            if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
+                raise self._trouble("lock", ": its lock was replaced meanwhile")
+            # In this order a process that dies leaves an unknown release, or one that is counted.
+            _write(self.path / name, raw)
+            _write(self.path / _LEDGER, longer.to_bytes())
+            _write(self._marker, longer.marker())
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
         """Earlier release for a request, which a party withdraws from a sum; never a new one."""
@@ -279,14 +315,25 @@ class Budget:
         return error
 
     def _stored(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
+        array = self._array(entry)
+        try:
+            return mechanism.received(array, entry["request"]["spec"])
+        except FlyNNError:
+            raise self._lost() from None
+
+    def _array(self, entry: dict[str, Any]) -> npt.NDArray[np.int64]:
         try:
             raw = (self.path / entry["file"]).read_bytes()
             if hashlib.sha256(raw).hexdigest() != entry["sha256"]:
                 raise ValueError
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-                return mechanism.received(file["counts"], entry["request"]["spec"])
+                array: npt.NDArray[np.int64] = file["counts"]
+                return array
         except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-            raise self._trouble("release", ": the stored release for this request is lost or altered") from None
+            raise self._lost() from None
+
+    def _lost(self) -> PrivacyError:
+        return self._trouble("release", ": the stored release for this request is lost or altered")
 
 
 def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class Mechanism(ABC):
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
     optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
     selects: ClassVar[bool] = False  # True: a release has some of the entries only
+    covered: str = "one release"  # what the guarantee is about
+    n_rounds: int = 0  # noisy gradients that follow the counts, under the same guarantee
     delta: float = 0.0  # probability with which the guarantee may fail
     n_honest: int | None = None  # parties that share the noise of one, in a secure sum
     sampler: Sampler = OpenDPNoise()
@@ -146,7 +148,7 @@ class Mechanism(ABC):
         bounds = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
         return (
             f"Differential privacy with {bounds}: {self._noise()}. Whether {people} had been {what} changes the "
-            f"probability of any outcome of one release by at most a factor of {factor}"
+            f"probability of any outcome of {self.covered} by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
             + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
             "data, logs, results on its own samples), and facts about people in general, which show without any one "

@@ -13,6 +13,7 @@ from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import laplace_sd, rounded_up
+from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
 from flwr_flynn.privacy.mechanism import COMMON, LARGEST_SIZE, Mechanism
 from flwr_flynn.privacy.samplers import Sampler, SeededNoise
 
@@ -232,7 +233,7 @@ class SimulatedRelease(Mechanism):
             raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
         self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
         self.target_epsilon = math.inf
-        for name in (*COMMON, "n_honest", "selects"):
+        for name in (*COMMON, "n_honest", "selects", "n_rounds"):
             setattr(self, name, getattr(mechanism, name))
         self.sampler = SeededNoise(self.seed)
 
@@ -260,7 +261,7 @@ class SimulatedRelease(Mechanism):
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {
-    mechanism.kind: mechanism for mechanism in (GaussianCounts, LaplaceCounts, TopTLaplace)
+    mechanism.kind: mechanism for mechanism in (GaussianCounts, GaussianRounds, LaplaceCounts, TopTLaplace)
 }
 
 

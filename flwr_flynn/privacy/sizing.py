@@ -22,8 +22,12 @@ from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.noisy_rounds import n_steps
+from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
 from flwr_flynn.privacy.mechanism import LARGEST_SIZE
 from flwr_flynn.privacy.noise_mechanisms import GaussianCounts, LaplaceCounts
+
+_SIGNED_FROM = 8  # full steps: with fewer the mean of signed bits is not learned well enough
 
 
 def suggest_spec(
@@ -37,6 +41,7 @@ def suggest_spec(
     neighbours: str = "add-remove",
     records_per_person: int = 1,
     secure_sum: bool = False,
+    n_rounds: int = 0,
     **sizes: Any,
 ) -> HashSpec:
     """Sizes of a hash for counts with the noise of `GaussianCounts`, or of `LaplaceCounts` where delta is 0.
@@ -56,6 +61,8 @@ def suggest_spec(
         As for `Mechanism`.
     secure_sum : bool, default=False
         Parties share one noise instead (`n_honest` of `GaussianCounts`). Not with delta 0.
+    n_rounds : int, default=0
+        Rounds of `GaussianRounds`, whose sizes are others, see docs/explanation/noisy_refinement.md. Not with delta 0.
     **sizes
         Further arguments of `HashSpec.suggest`, which must be public, too.
 
@@ -67,20 +74,49 @@ def suggest_spec(
     n_parties = integer("n_parties", n_parties, most=LARGEST_SIZE)
     people = {"neighbours": neighbours, "records_per_person": records_per_person}
     common: dict[str, Any] = {"n_classes": n_classes, **people}
+    if n_rounds:
+        if delta == 0:
+            raise ConfigError("n_rounds", "0 where delta is 0", n_rounds)
+        n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
+        rounds = GaussianRounds(epsilon, delta, n_rounds, hash_nnz=16, **common)
+        per_unit = rounds.unit_noise(1 if secure_sum else n_parties)
+        return HashSpec.suggest(n_features, n_examples, n_classes, **_of_rounds(n_examples, n_classes, per_unit, sizes))
     if delta == 0:
         if secure_sum:
             raise ConfigError("secure_sum", "False where delta is 0", secure_sum)
-        per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
-        if (hash_dim := sizes.pop("hash_dim", None)) is None:
-            n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
-            ideal = n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
-            hash_dim = int(min(max(ideal, 64), 2**14))
-        if (hash_nnz := sizes.pop("hash_nnz", None)) is None:
-            hash_nnz = min(math.isqrt(hash_dim), 24)
-        return HashSpec.suggest(n_features, n_examples, n_classes, hash_dim=hash_dim, hash_nnz=hash_nnz, **sizes)
+        found = _of_laplace(epsilon, common, n_examples, n_parties, sizes)
+        return HashSpec.suggest(n_features, n_examples, n_classes, **found)
     noise = GaussianCounts(epsilon, delta, hash_nnz=16, **common)
     per_unit = noise.sigma / math.sqrt(16) * (1 if secure_sum else math.sqrt(n_parties))
     return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **sizes)
+
+
+def _of_laplace(
+    epsilon: float, common: dict[str, Any], n_examples: int, n_parties: int, sizes: dict[str, Any]
+) -> dict[str, Any]:
+    """Sizes for Laplace noise, but for those that are given."""
+    found = dict(sizes)
+    if found.get("hash_dim") is None:
+        n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
+        per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
+        ideal = n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * common["n_classes"])
+        found["hash_dim"] = int(min(max(ideal, 64), 2**14))
+    if found.get("hash_nnz") is None:
+        found["hash_nnz"] = min(math.isqrt(found["hash_dim"]), 24)
+    return found
+
+
+def _of_rounds(n_examples: int, n_classes: int, noise: float, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Sizes for rounds with the noise of a gradient that is the only release, but for those that are given."""
+    found = dict(sizes)
+    if found.get("hash_dim") is None:
+        found["hash_dim"] = int(min(max(2 * n_examples / noise, 512), 8192))
+    if found.get("hash_nnz") is None:
+        share = 0.05 * math.sqrt(1000 * n_classes * noise / n_examples)
+        found["hash_nnz"] = max(int(found["hash_dim"] * min(max(share, 1 / 64), 0.1)), 1)
+    if found.get("signed") is None:
+        found["signed"] = n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
+    return found
 
 
 def clamped(counts: ClassCounts, bound: int) -> ClassCounts:

@@ -16,7 +16,7 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import n_rounds, private_plan, run_mechanism, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from tests.fakes import CLASSES, SPEC
 from tests.raising import raises
 
@@ -145,6 +145,9 @@ def test_the_mechanism_follows_from_the_settings() -> None:
     more = {"neighbours": "replace-one", "records_per_person": 3}
     assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
     assert mechanism(epsilon=1, n_released=5) == TopTLaplace(1.0, 5, **SHAPE)
+    assert mechanism(epsilon=1, delta=1e-5, private_rounds=7) == GaussianRounds(1.0, 1e-5, 7, **SHAPE)
+    with raises(ConfigError, field="run-config private-rounds"):
+        mechanism(epsilon=1, private_rounds=7)
     assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(laplace, 9)
     with raises(ConfigError, field="run-config epsilon", expected="a number from 0.001 to 100"):
         mechanism(epsilon=1e-9)
@@ -172,6 +175,10 @@ def test_sizes_follow_from_public_figures() -> None:
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "hash-dim": 512, "center": "8", "seed": 3})
     plan = private_plan(config, config.plan(64, 2000, 10), n_parties=3)
+    rounds = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "private-rounds": 24})
+    sizes = private_plan(rounds, rounds.plan(784, 60000, 10), n_parties=2)
+    assert (sizes.hash_dim, sizes.signed) == (8192, True)
+    assert private_plan(rounds, rounds.plan(64, 1438, 10), n_parties=10).signed is False
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
     assert spec.hash_nnz <= 512 // 10

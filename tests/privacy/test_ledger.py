@@ -115,7 +115,7 @@ def never():
 SHARE = GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4)
 TOO_MUCH = [  # policy, mechanism, field, expected, got
     ({"mechanisms": ["gaussian"]}, laplace(), "policy mechanisms", "gaussian", "laplace"),
-    ({}, SimulatedRelease(laplace(), 1), "policy mechanisms", "gaussian, laplace, top-t", "simulated"),
+    ({}, SimulatedRelease(laplace(), 1), "policy mechanisms", "gaussian, gaussian-rounds, laplace, top-t", "simulated"),
     ({"neighbours": "replace-one"}, laplace(), "policy neighbours", "replace-one", "add-remove"),
     ({"records_per_person": 3}, laplace(records_per_person=2), "policy records-per-person", "3", "2"),
     ({}, SHARE, "policy secure-sum", None, "off"),

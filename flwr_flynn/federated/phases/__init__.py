@@ -5,10 +5,21 @@ from flwr_flynn.federated.phases import (
     counts,
     evaluation,
     gram,
+    noisy_refinement,
     refinement,
     secure_columns,
     selection,
     table_schema,
 )
 
-__all__ = ["columns", "counts", "evaluation", "gram", "refinement", "secure_columns", "selection", "table_schema"]
+__all__ = [
+    "columns",
+    "counts",
+    "evaluation",
+    "gram",
+    "noisy_refinement",
+    "refinement",
+    "secure_columns",
+    "selection",
+    "table_schema",
+]

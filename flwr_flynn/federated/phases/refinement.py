@@ -168,7 +168,7 @@ def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Con
 
 def _search(state: RunState, number: int) -> Search:
     result: Refined = state.results[_name(number - 1)]
-    assert result.search is not None
+    assert isinstance(result.search, Search)
     return result.search
 
 

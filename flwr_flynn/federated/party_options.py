@@ -1,0 +1,86 @@
+"""Options of a party: its permissions and resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr_flynn._validation import boolean, integer, n_threads, number
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.samples import Features, Samples
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.privacy.ledger import Budget
+
+
+@dataclass(frozen=True)
+class PartyOptions:
+    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
+
+    Parameters
+    ----------
+    name : str, optional
+        Its name in the server's log and report; by default its node id.
+    memory_limit : int, default=4 GiB
+        Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
+        is allocated.
+    min_examples : int, default=5
+        Disclosure floor, which no request changes. Classes of fewer samples are left out of the histograms of columns;
+        they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are
+        taken as 4.
+    n_jobs : int, optional
+        Threads for hashing: None for one, -1 for all.
+    budget : Budget, optional
+        Ledger and policy. With one, nothing but noisy counts within the policy leaves the party, and samples that do
+        not fit are left out; without one, requests for noisy counts are refused.
+    evaluates : bool, default=False
+        With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
+        models can learn counts of the held-out samples from them.
+    secure : bool, default=False
+        Let figures leave in secure sums only, see `flwr_flynn.secagg`.
+    gram : bool, default=False
+        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. In a secure sum it leaves
+        without this consent.
+    class_prior : bool, default=True
+        Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
+        frequencies, see `model.class_prior`. Not with a budget.
+    leaves : bool, default=False
+        Leave a federation: answer runs of action withdraw only, with the counts sent before.
+    previous : Samples or callable, optional
+        The training samples as they were counted, of a party whose samples have changed: it answers runs of action
+        update. Of any kind that `load` may be.
+    response_seconds : float, default=0
+        With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
+    on_model : callable, optional
+        Called with the federated `FlyNNClassifier` when it arrived and was tried.
+    on_answer : callable, optional
+        Called with the `Disclosure` of each answer before it leaves, see `federated.disclosure`. If it raises, a
+        refusal without data leaves instead.
+    """
+
+    name: str | None = None
+    memory_limit: int = 4 * 2**30
+    min_examples: int = 5
+    n_jobs: int | None = None
+    budget: Budget | None = None
+    evaluates: bool = False
+    secure: bool = False
+    gram: bool = False
+    class_prior: bool = True
+    leaves: bool = False
+    previous: Samples | Callable[[Features], Samples] | None = None
+    response_seconds: float = 0.0
+    on_model: Callable[[FlyNNClassifier], object] | None = None
+    on_answer: Callable[[Disclosure], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise ConfigError("budget", "a Budget", type(self.budget).__name__)
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigError("name", "a string", type(self.name).__name__)
+        n_threads(self.n_jobs)
+        for name in ("memory_limit", "min_examples"):
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
+        for name in ("evaluates", "secure", "gram", "class_prior", "leaves"):
+            boolean(name, getattr(self, name))
+        number("response_seconds", self.response_seconds, least=0)
