@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 from flwr.client import NumPyClient
@@ -97,7 +99,9 @@ def settled(run: Run, names: Sequence[str], replies: Sequence[Answer | Node]) ->
     traffic = run.traffic["counts"]
     if below:
         names_of_bytes = ("asked", "replied", "down", "up")
-        traffic = Traffic(**{name: sum(getattr(each, name) for each in below) for name in names_of_bytes})
+        totals = {name: sum(getattr(each, name) for each in below) for name in names_of_bytes}
+        arrivals = reduce(add, (each.arrivals for each in below))
+        traffic = Traffic(**totals, kind=below[0].kind, arrivals=arrivals)
     counts = run.counts
     return Node(Reply("", codec.write_tensors(codec.encode(counts)), int(counts.n_examples or 0), {}), traffic)
 
