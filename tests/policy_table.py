@@ -184,7 +184,7 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
 def _answers(
     runtime: str, node: dict[str, Any], request: str, asked: Request[Any], folder: Path
 ) -> tuple[bool, bool, bool]:
-    """Whether arrays, and a statistic, are given, and whether the evaluation is no refusal."""
+    """True where arrays are given, where a statistic is, and where the evaluation is no refusal."""
     # Flower's numbers are in every node, and the server names the party's own file.
     run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}

@@ -267,7 +267,7 @@ class SampleAccess:
         yield from fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
 
     def _row_wise(self, measure: Callable[[], V]) -> V:
-        """What a function of the samples returns.
+        """The value of a function of the samples.
 
         Any failure ends the request, charges nothing, and is reported in the same words whatever the cause: to the
         server that is a machine that went offline, and the guarantee is about answers.
