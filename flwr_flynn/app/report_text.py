@@ -129,7 +129,7 @@ def _refinement_rows(report: Report) -> list[Row]:
         text = f"none; {option} or refine-rounds=6 would be more accurate, for more bytes"
         return [("refinement", text)] if can_be else []
     if not refinement["accuracies"]:
-        if refinement["is_used"]:
+        if refinement["is_used"] and report["privacy"]:
             text = "noisy rounds under the guarantee of the counts, judged on no samples"
             return [("refinement", text), *_phase_reasons(refinement["missing"])]
         return [("refinement", "none: no party with samples replied")]
