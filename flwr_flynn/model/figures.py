@@ -41,8 +41,8 @@ def summary(found: Counts, sums: Counts) -> dict[str, Any]:
         "accuracy": share(correct, n),
         "auroc": _over_classes(parts.auroc, two),
         "auprc": _over_classes(parts.auprc, two),
-        "brier": _mean(n, sums[2], sums[3], scale, UNIT),
-        "log_loss": _mean(n, sums[4], sums[5], UNIT, UNIT),
+        "brier": _mean(n, sums[2], sums[3], scale),
+        "log_loss": _mean(n, sums[4], sums[5], UNIT),
         "calibration_error": _over_classes(parts.calibration_error, two),
         "calibration_slope": _over_classes(parts.fitted(1), two),
         "calibration_intercept": _over_classes(parts.fitted(0), two),
@@ -86,12 +86,12 @@ def share(part: float, n: float) -> Figure:
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
-def _mean(n: int, total: Any, squares: Any, scale: float, unit: float) -> Figure:
-    """A mean of n values from their sum and that of their squares, both in units of `unit`, times scale / unit."""
+def _mean(n: int, total: Any, squares: Any, scale: float) -> Figure:
+    """A mean of n values from their sum and that of their squares, both in units of `UNIT`, times scale / UNIT."""
     if n <= 1:  # one value has no spread
         return None
     mean = int(total) / n
-    variance = max(int(squares) * unit / n - (mean * unit) ** 2, 0.0) / unit**2
+    variance = max(int(squares) * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
     factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0)) if mean else 1.0
     return [mean * scale, mean * scale / factor, mean * scale * factor]  # of the logarithm: losses are skewed
 

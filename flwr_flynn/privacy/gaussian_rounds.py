@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,39 @@ _LEAST_SHARE, _LARGEST_SHARE = 0.1, 0.6  # of the counts
 _LEAST_SIGMA = 16.0  # of a share of the noise of gradients: from there on a sum is a discrete Gaussian up to 1e-1000
 
 
-class GaussianRounds(Mechanism):
+class Gaussian(Mechanism):
+    """Discrete Gaussian noise of `sigma` on every count, of one party alone or shared by those of a secure sum."""
+
+    optional = ("n_honest",)
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """Sigma of one party's noise on each count."""
+
+    def __init__(self, epsilon: float, delta: float, n_honest: int | None, **common: Any) -> None:
+        super().__init__(epsilon, **common)
+        self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
+        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=10**6)
+
+    @property
+    def noise_sd(self) -> float:
+        return self.sigma
+
+    def _of(self, noise: str, releases: str, sums: str) -> str:
+        """The noise in words: of one party's releases, or of all parties that share it."""
+        if self.n_honest is None:
+            return f"{noise} of one party's {releases}"
+        return (
+            f"{noise} of every party, of which nobody learns more than the securely computed {sums}, while at least "
+            f"{self.n_honest} parties added theirs and keep it to themselves"
+        )
+
+    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+        return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
+
+
+class GaussianRounds(Gaussian):
     """Discrete Gaussian noise on all counts, and on the gradients of the rounds that refine the model.
 
     The guarantee is about all releases of a run together: 1 of counts, `n_rounds` of gradients. Each is a Gaussian
@@ -46,15 +79,13 @@ class GaussianRounds(Mechanism):
     """
 
     kind = "gaussian-rounds"
-    own, optional = ("delta", "n_rounds"), ("n_honest",)
+    own = "delta", "n_rounds"
 
     def __init__(
         self, epsilon: float, delta: float, n_rounds: int, *, n_honest: int | None = None, **common: Any
     ) -> None:
-        super().__init__(epsilon, **common)
-        self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
+        super().__init__(epsilon, delta, n_honest, **common)
         self.n_rounds = integer("n_rounds", n_rounds, most=MOST_ROUNDS)
-        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=10**6)
         self.covered = f"all {1 + self.n_rounds} releases of a run together"
 
     @property
@@ -85,10 +116,6 @@ class GaussianRounds(Mechanism):
         budget = accounting.zcdp_budget(self.target_epsilon, self.delta) * (1 - self.counts_share) / self.n_rounds
         sigma = self.gradient_sensitivity / math.sqrt(2 * budget * (self.n_honest or 1))
         return accounting.digits_up(max(sigma, _LEAST_SIGMA) * (1 + 1e-9))
-
-    @property
-    def noise_sd(self) -> float:
-        return self.sigma
 
     @property
     def zcdp_rho(self) -> float:
@@ -122,12 +149,4 @@ class GaussianRounds(Mechanism):
             f"{self.gradient_sigma:.5g} on every entry of {self.n_rounds} sums of gradients, to which a sample adds "
             f"integers of an L2 norm of at most {gradient_bound(self.hash_nnz)},"
         )
-        if self.n_honest is None:
-            return f"{noise} of one party's releases"
-        return (
-            f"{noise} of every party, of which nobody learns more than the securely computed sums, while at least "
-            f"{self.n_honest} parties added theirs and keep it to themselves"
-        )
-
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
-        return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
+        return self._of(noise, "releases", "sums")

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import integer, number, one_of
+from flwr_flynn._validation import integer, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import laplace_sd, rounded_up
-from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
+from flwr_flynn.privacy.gaussian_rounds import Gaussian, GaussianRounds
 from flwr_flynn.privacy.mechanism import COMMON, LARGEST_SIZE, Mechanism
 from flwr_flynn.privacy.samplers import Sampler, SeededNoise
 
 
-class GaussianCounts(Mechanism):
+class GaussianCounts(Gaussian):
     """Discrete Gaussian noise on every count, with the smallest sigma for the guarantee (`privacy.accounting`).
 
     Parameters
@@ -42,12 +42,10 @@ class GaussianCounts(Mechanism):
     """
 
     kind = "gaussian"
-    own, optional = ("delta",), ("n_honest",)
+    own = ("delta",)
 
     def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
-        super().__init__(epsilon, **common)
-        self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=10**6)
+        super().__init__(epsilon, delta, n_honest, **common)
 
     @property
     def sigma(self) -> float:
@@ -59,10 +57,6 @@ class GaussianCounts(Mechanism):
         while self._sum_epsilon(share, self.delta) > self.target_epsilon:  # the gap of a sum is next to nothing
             share *= 1.0005
         return share
-
-    @property
-    def noise_sd(self) -> float:
-        return self.sigma
 
     def epsilon(self, delta: float = 0.0) -> float:
         if delta < accounting.SMALLEST_DELTA:
@@ -87,15 +81,7 @@ class GaussianCounts(Mechanism):
 
     def _noise(self) -> str:
         noise = f"discrete Gaussian noise of standard deviation {self.sigma:.5g} on every count"
-        if self.n_honest is None:
-            return f"{noise} of one party's release"
-        return (
-            f"{noise} of every party, of which nobody learns more than the securely computed sum, while at least "
-            f"{self.n_honest} parties added theirs and keep it to themselves"
-        )
-
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
-        return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
+        return self._of(noise, "release", "sum")
 
 
 class LaplaceCounts(Mechanism):
