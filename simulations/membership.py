@@ -170,7 +170,7 @@ def allowed(epsilon: float, rate: float | None = None) -> float:
         return 1.0
     if rate is None:
         return (math.exp(epsilon) - 1 + 2 * DELTA) / (math.exp(epsilon) + 1)
-    return min(math.exp(epsilon) * rate + DELTA, 1 - math.exp(-epsilon) * (1 - DELTA - rate))
+    return min(math.exp(epsilon) * rate + DELTA, 1 - math.exp(-epsilon) * (1 - DELTA - rate), 1.0)
 
 
 def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic]]]:
