@@ -17,8 +17,8 @@ from typing import Any
 from flwr_flynn.errors import FlyNNError, SchemaError
 from flwr_flynn.tables.schema import Schema
 
-LARGEST = 2**20
-"""Bytes of a schema file, at most."""
+LARGEST = 2**23
+"""Bytes of a schema file, at most: room for the drafts of files with thousands of columns."""
 
 _TOP = ("label", "classes", "is-named", "images", "gap-texts", "column")
 
@@ -56,7 +56,7 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
     with open(path, "rb") as stream:
         text = stream.read(LARGEST + 1)
     if len(text) > LARGEST:
-        raise SchemaError(name, f"at most {LARGEST // 2**10} KiB", "a larger file")
+        raise SchemaError(name, f"at most {LARGEST // 2**20} MiB", "a larger file")
     try:
         return parsed(text.decode("utf-8"))
     except FlyNNError as error:
