@@ -69,9 +69,11 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
     assert after.members[1].sizes == tuple(np.bincount(Y[new], minlength=3).tolist())
     assert [member.run for member in after.members] == ["1", "2", "1"]
     assert list(run.counted.missing) == ["party-0"]  # whose samples have not changed
-    ((before, now),) = run.counted.updated
-    assert (before.examples, now.examples, before.name) == (50, len(new), "party-1")
-    assert now.sha256 == after.members[1].sha256 != before.sha256
+    (change,) = [member.change for member in run.counted.counted]
+    assert (change["before"], change["now"]) == tuple(
+        {"examples": member.examples, "sha256": list(member.sha256)} for member in (saved.members[1], after.members[1])
+    )
+    assert change["taken"]["examples"] == 50 - len(new)
     # The same again: its former counts are not in the sum any more.
     again = go("update", parties, after)
     assert again.federation("3").totals == after.totals
@@ -89,7 +91,7 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
 def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str, before: Any) -> None:
     run = go("update", [party(name, ROWS["party-2"], before)], saved)
     assert list(run.counted.missing) == [name]
-    assert not run.counted.updated
+    assert not run.counted.counted
     assert run.state.results.get("counts", saved.totals) == saved.totals
     after = run.federation("2")
     assert (after.totals, after.members) == (saved.totals, saved.members)

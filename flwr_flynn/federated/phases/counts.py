@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated import codec
+from flwr_flynn.federated import certificate, codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
@@ -194,6 +194,9 @@ class WithdrawRequest(JoinRequest):
         got = "counts of another SHA-256; have its data or settings changed?"
         raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
 
+    def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
+        return None if self.bound is not None else certificate.change(self.run, statistic, None)
+
     def load(self, statistic: CountsOfSpecs) -> int:
         return 0
 
@@ -259,6 +262,10 @@ class UpdateRequest(WithdrawRequest):
     def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
         assert isinstance(statistic, UpdatedCounts)  # of this request
         return super().match(statistic.before, cid, name, taken)
+
+    def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
+        assert isinstance(statistic, UpdatedCounts)  # of this request
+        return certificate.change(self.run, statistic.before, statistic)
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return statistic.parts[0].n_examples
