@@ -121,6 +121,7 @@ def deployed_client(context: Context) -> Client:
             evaluates=node.evaluate,
             leaves=node.leave,
             previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
+            min_update=node.min_update,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,

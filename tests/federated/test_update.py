@@ -97,6 +97,20 @@ def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str,
     assert (after.totals, after.members) == (saved.totals, saved.members)
 
 
+@pytest.mark.parametrize(
+    ("new", "covered"),
+    [(ROWS["party-1"][4:], 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[ROWS["party-1"][4:], 147], 1)],
+)
+def test_a_party_may_require_changes_of_several_samples_in_a_class(
+    saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for least in (covered, covered + 1):
+        run = go("update", [party("party-1", new, ROWS["party-1"], min_update=least, min_examples=3)], saved)
+        assert len(run.counted.counted) == (least == covered)
+    assert "at least" in run.counted.missing["party-1"]
+    assert ("shows them to the server" in caplog.text) == (covered < 3)
+
+
 def test_two_updates_of_one_member_are_one(saved: Federation) -> None:
     both = [party("party-1", ROWS["party-1"][n:], ROWS["party-1"]) for n in (5, 9)]
     run = go("update", both, saved)

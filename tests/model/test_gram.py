@@ -201,7 +201,11 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
     assert learned is not None
     assert learned.scoring is first.gram
     there = np.arange(200)
-    for gone, come in ((there[::100], np.arange(200, 201)), (there[1:60], np.arange(201, 300)), (there[80:90], there[1:3])):
+    for gone, come in (
+        (there[::100], np.arange(200, 201)),
+        (there[1:60], np.arange(201, 300)),
+        (there[80:90], there[1:3]),
+    ):
         there = np.concatenate([np.setdiff1d(there, gone), come])
         model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
         fit, scoring = GramFit.of(GramMatrix.from_data(learned.scoring.specs, X[there], Y[there], 3)), model.model_.gram

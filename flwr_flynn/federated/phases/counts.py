@@ -244,6 +244,9 @@ class UpdateRequest(WithdrawRequest):
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         before, _ = self.counted(party, before=True)
         after, n_examples = self.counted(party)
+        first = after.parts[0]
+        changed = -(-np.abs(first.array - before.parts[0].array).sum(axis=1) // first.hash_nnz)
+        party.admit_update(changed.tolist())
         return UpdatedCounts(after.parts, before), n_examples
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
