@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def _samples(field: str, value: Any) -> int | None:
 _OF_PARTY = {"examples": _samples, "sha256": [_sha256]}
 _SHAPE = {
     "format": _samples,
+    "classes": lambda field, value: integer(field, value, 1, 2**20, DataError),
     **dict.fromkeys(("by", "action", "run", "time", "party"), _text),
     "hashes": [_sha256],
     **dict.fromkeys(("before", "now", "taken"), _OF_PARTY),
@@ -140,6 +142,7 @@ def _of_data(made: dict[str, Any], run: RunSpec, files: dict[str, str], node: di
     """Rows of the party's file of now, and of before."""
     if not run.is_plain:
         raise DataError("model", "one of exact counts: those with noise cannot be made again", run.mode)
+    run = replace(run, classes=run.classes[: made["classes"]])  # that there were; later ones are behind them
     found = {name: _counted(run, files[name], node) for name in ("data", "previous") if name in files}
     now, before = found.get("data"), found.get("previous")
     if now is not None:

@@ -101,6 +101,13 @@ class FederationSettings(RunSettings):
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
+    new_classes: str = setting(
+        "",
+        "`join`, `update`: classes that nobody had before, as in `classes`. They come behind the others, whose parties "
+        "are not asked again",
+        deployment_only=True,
+        fixed_by_federation=("withdraw", "evaluate", "resume"),
+    )
 
     def check(self) -> None:
         super().check()
@@ -108,6 +115,8 @@ class FederationSettings(RunSettings):
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
         if self.groups and not self.trusted:
             raise self.refused("trusted", "a file of labelled samples with groups", "none")
+        if self.action == "train" and self.new_classes:
+            raise self.refused("new_classes", "none with action = train, which has classes")
         if self.action != "train" and not self.federation:
             raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
         self.party_numbers()
@@ -125,13 +134,14 @@ class FederationSettings(RunSettings):
             numbers |= set(range(ends[0], ends[1] + 1))
         return frozenset(numbers)
 
-    def class_list(self) -> list[str | int]:
-        """`classes` as a list: integers where every entry is one, strings otherwise."""
-        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
-        if not self.classes.startswith("["):
+    def class_list(self, name: str = "classes") -> list[str | int]:
+        """`classes`, or `new_classes`, as a list: integers where every entry is one, strings otherwise."""
+        text: str = getattr(self, name)
+        classes: list[str | int] = entries(f"run-config {name.replace('_', '-')}", text, (str, int))
+        if not text.startswith("["):
             classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
         if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused("classes", "different names of one type")
+            raise self.refused(name, "different names of one type")
         return classes
 
     def feature_list(self) -> tuple[str, ...]:

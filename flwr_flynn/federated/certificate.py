@@ -28,6 +28,7 @@ def change(run: RunSpec, before: CountsOfSpecs, now: CountsOfSpecs | None) -> di
     pairs = [(part, None) for part in before.parts] if now is None else zip(before.parts, now.parts, strict=True)
     n_taken = first.n_examples - (0 if now is None else now.parts[0].n_examples)
     return {
+        "classes": first.n_classes,
         "hashes": [part.spec_fingerprint for part in before.parts],
         "before": _of_counts(before),
         "now": None if now is None else _of_counts(now),
