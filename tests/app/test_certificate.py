@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.client_app import deployed_client
+from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated import certificate
+from flwr_flynn.federated.federation_file import Federation
 from tests.app.test_client_app import context
 from tests.app.test_server_app import Loopback, Runner, Spoil
+from tests.docs.pages import ROOT
 from tests.fakes import points
 
 
@@ -86,6 +93,63 @@ def test_both_ends_certify_an_update_and_a_withdrawal(run: Runner, capsys: pytes
     assert found.count("  equal\n") == 6 + 2 + 2
     found = check(capsys, "update.json", *model, status=1)
     assert unequal(found) == ["federation now", "counts of now in the federation"]
+
+
+def update_and_die(folder: str, at: int) -> None:
+    """Update the federation in a process that is killed before its call number `at` that syncs or renames a file."""
+    calls = 0
+
+    def killing(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments)
+
+        return call
+
+    for name in ("_run_id", "_node_id", "_task_id"):
+        setattr(TaskIdentity, name, 1)
+    os.fsync, os.replace = killing(os.fsync), killing(os.replace)
+    Deployed.folder, Deployed.ulm = Path(folder), {"data-path": "now.npz", "party-id": "Ulm"} | THEN
+    runner = Runner(Path(folder))
+    runner.grid = Deployed
+    runner(action="update", federation="kept.npz")
+
+
+THEN = {"previous-path": "then.npz"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGKILL")
+@pytest.mark.parametrize(
+    ("at", "is_saved"),
+    [
+        pytest.param(1, False, id="while it writes the federation"),
+        pytest.param(2, False, id="before the new one takes its place", marks=pytest.mark.slow),
+        pytest.param(3, True, id="just after"),
+        pytest.param(5, True, id="before the model", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_update_is_there_as_a_whole_or_not_at_all(
+    run: Runner, at: int, is_saved: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then, before = Deployed.ulm, Path("kept.npz").read_bytes()
+    code = f"from tests.app.test_certificate import update_and_die as u; u({str(tmp_path)!r}, {at})"
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": paths}, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
+    assert (Path("kept.npz").read_bytes() != before) == is_saved
+    assert not list(tmp_path.glob("out/certificate*"))  # it certifies what is on the disk alone
+    now = Federation.load("kept.npz")
+    Deployed.ulm = then | {"data-path": "now.npz"} | THEN
+    if is_saved:  # the same again is refused, and changes nothing
+        with pytest.raises(AggregationError, match="another SHA-256"):
+            run(action="update", federation="kept.npz")
+        assert Federation.load("kept.npz").totals == now.totals
+        Deployed.ulm = then | {"data-path": "now.npz", "previous-path": "now.npz"}
+    run(action="update", federation="kept.npz")
+    check(capsys, "out/certificate-1-1.json", "--model", "kept.npz", "--data", "now.npz")
 
 
 ODD = (None, -1, 2**70, "", "x" * 300, "a\nb", [], [None], [["x"]], {}, {"sha256": []}, {"examples": "1", "sha256": []})

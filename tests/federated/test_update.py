@@ -31,8 +31,8 @@ def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
     return party_of(X[rows], LABELS[rows], X[rows[::4]], LABELS[rows[::4]], name=name, **options)
 
 
-def go(purpose: str, parties: list[Party], saved: Federation | None = None, **more: Any) -> Run:
-    """A run with these parties, whose node ids are their names, but for namesakes."""
+def go(purpose: str, parties: list[Party], saved: Federation | None = None, stops: bool = False, **more: Any) -> Run:
+    """A run with these parties, whose node ids are their names, but for namesakes; it may stop after the counting."""
     given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
     run = Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more)))
     nodes = {str(each.options.name): each for each in parties}
@@ -43,6 +43,8 @@ def go(purpose: str, parties: list[Party], saved: Federation | None = None, **mo
                 arrays = codec.read_tensors(ask.tensors)
                 answers = {cid: nodes[cid].answer(ask.config, arrays, channel) for cid in ask.cids}
                 run.complete([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+                if stops:
+                    return run
     return run
 
 
@@ -171,7 +173,9 @@ def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) 
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_sequence_of_joins_updates_and_withdrawals_ends_in_the_pooled_counts(n_steps: int) -> None:
+def test_any_sequence_of_joins_updates_withdrawals_and_resumed_runs_has_the_pooled_counts(
+    n_steps: int, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")
@@ -187,9 +191,16 @@ def test_any_sequence_of_joins_updates_and_withdrawals_ends_in_the_pooled_counts
             who = party(name, some, rows[name])
         else:
             who = party(name, rows[name], leaves=True)
-        saved = go(str(kind), [who], saved, fraction_evaluate=0).federation(str(step))
         rows = {k: v for k, v in rows.items() if k != name} | ({} if kind == "withdraw" else {name: some})
-        if n_steps < 100 or step % 50 == 0:
-            assert is_pooled(saved, rows), (step, kind)
-    assert is_pooled(saved, rows)
-    assert {member.name for member in saved.members} == set(rows)
+        stops = bool(rng.random() < 0.3)
+        saved = go(str(kind), [who], saved, stops, fraction_evaluate=float(stops)).federation(str(step))
+        saved.save(tmp_path / "federation.npz")
+        saved = Federation.load(tmp_path / "federation.npz")
+        assert bool(saved.phase) == stops
+        if stops:  # others are there when it goes on
+            there = [party(k, v) for k, v in rows.items() if rng.random() < 0.5]
+            saved = go("resume", there, saved).federation(str(step))
+        assert is_pooled(saved, rows), (step, kind)
+        assert {member.name: member.sizes for member in saved.members} == {
+            k: tuple(np.bincount(Y[v], minlength=3).tolist()) for k, v in rows.items()
+        }
