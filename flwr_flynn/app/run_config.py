@@ -57,6 +57,12 @@ class FederationSettings(RunSettings):
         "the server's own file with counts and parties, made by `train`, changed by `join`, `withdraw` and `update`; "
         "not given: `federation.npz` in the output folder",
     )
+    relearn: bool = setting(
+        False,
+        "`train`: replace the federation in `federation`, once the new one is complete: nothing is left in it of "
+        "samples that are not there any more",
+        fixed_by_federation=LATER,
+    )
     parties: str = simulated(
         "",
         "simulation: numbers of the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all",

@@ -95,6 +95,14 @@ def test_both_ends_certify_an_update_and_a_withdrawal(run: Runner, capsys: pytes
     assert unequal(found) == ["federation now", "counts of now in the federation"]
 
 
+def test_a_federation_that_is_learned_again_is_as_if_it_had_never_had_other_samples(run: Runner) -> None:
+    then = Path("kept.npz").read_bytes()
+    Deployed.ulm = Deployed.ulm | {"data-path": "now.npz"}
+    run(federation="kept.npz", relearn=True)
+    run(federation="new.npz")
+    assert then != Path("kept.npz").read_bytes() == Path("new.npz").read_bytes()
+
+
 def update_and_die(folder: str, at: int) -> None:
     """Update the federation in a process that is killed before its call number `at` that syncs or renames a file."""
     calls = 0
