@@ -11,7 +11,7 @@ from typing import Any
 from flwr_flynn._validation import LARGEST, integer, is_sha256
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.app.report.content import checked, read
+from flwr_flynn.app.report.content import Each, checked, read
 from flwr_flynn.errors import DataError, ModelFileError
 from flwr_flynn.federated import certificate
 from flwr_flynn.federated.federation_file import Federation
@@ -55,20 +55,21 @@ _SHAPE = {
     **dict.fromkeys(("before", "now", "taken"), _OF_PARTY),
     "federation": {name: {"examples": _samples, "sha256": _sha256} for name in ("before", "now")},
     "traces": [_text],
+    "versions": Each(_text),
     "sha256": _sha256,
 }
 
 
 def load(path: Path) -> dict[str, Any]:
     """A certificate from anywhere: of the right shape, and as it was written, or a `DataError`."""
-    raw, field = read(path), repr(path.name[:80])
-    made: dict[str, Any] = checked(field, raw, _SHAPE)
+    field = repr(path.name[:80])
+    made: dict[str, Any] = checked(field, read(path), _SHAPE)
     if made["format"] != certificate.FORMAT:
         raise DataError(field, f"a certificate of format {certificate.FORMAT}", made["format"])
     n, parts = len(made["hashes"]), [made[name] for name in ("before", "now", "taken")]
     if parts[0] is None or parts[2] is None or any(part and len(part["sha256"]) != n for part in parts):
         raise DataError(field, f"{n} SHA-256 before, now and of what was taken", "others")
-    if certificate.digest(raw) != made["sha256"]:
+    if certificate.digest(made) != made["sha256"]:
         raise DataError(field, "the certificate as it was written", "one that was changed since")
     return made
 
