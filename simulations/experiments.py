@@ -5,7 +5,6 @@ EXPERIMENTS = {
     "overhead": "the time that FlyNN adds to a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
-    "refinement": "accuracy against bytes: one round of counts, rounds of refinement, and FedAvg",
     "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
     "trees": "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees",

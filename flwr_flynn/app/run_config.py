@@ -25,7 +25,7 @@ from flwr_flynn.app.run_settings import (
     simulated,
 )
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
-from flwr_flynn.federated.groups import MOST_GROUPS, not_by_group
+from flwr_flynn.federated.groups import MOST_GROUPS, NO_GRAM
 from flwr_flynn.model.candidates import HashPlan
 
 _PAPER = {"scaling": "none", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
@@ -242,18 +242,14 @@ class RunConfig(
                 raise self.refused(name, "none with schema")
         if self.schema == "learn" and (self.secure or self.resolved().scaling != "auto"):
             raise self.refused("schema", "a file where columns are not learned of in clear")
-        if self.effort == "thorough":
-            self._require_none("refine_rounds", "0 with effort = thorough")
-            if self.resolved().scaling != "auto" or self.evaluate == "false":
-                raise self.refused("effort", "quick or default where parties evaluate no committee")
+        if self.effort == "thorough" and (self.resolved().scaling != "auto" or self.evaluate == "false"):
+            raise self.refused("effort", "quick or default where parties evaluate no committee")
         if self.is_private:
             self._require_unscaled("epsilon, which covers no histograms of columns")
-            for name in ("refine_rounds", "gram"):
-                self._require_none(name, "0 with epsilon")
+            self._require_none("gram", "0 with epsilon")
         if self.groups:
             self._require_unscaled("groups, as any party can spoil histograms of columns")
-            for name in ("refine_rounds", "gram"):
-                self._require_none(name, f"none with groups: {not_by_group(name)}")
+            self._require_none("gram", f"0 with groups: {NO_GRAM}")
             for name in ("align", "epsilon", "secure"):
                 self._require_none(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"

@@ -40,7 +40,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
-from flwr_flynn.model.refinement_search import BYTES_PER_WEIGHT
+from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 from flwr_flynn.tables import schema_file
 from flwr_flynn.tables.schema import Schema
@@ -131,7 +131,6 @@ def _strategy(
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
-        refine_rounds=config.refine_rounds,
         gram=config.gram or None,
         align=config.align and saved is None,
         groups=config.groups,
@@ -287,10 +286,6 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
         if config.secure:  # a few digits each
             needs[f"a secure sum of the gradients of {rows}"] = 8 * entry * n_weights
-    if config.refine_rounds:
-        largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
-        n_weights = n_classes * sum(largest)
-        needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
     if config.gram or plan.has_gram:
         n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
         # In a secure sum, two digits or more for each sum of products.

@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
-from flwr_flynn.errors import ConfigError, DataError, SpecError
+from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
@@ -27,7 +27,6 @@ from flwr_flynn.model.gram import GramMatrix, LearnedGram, gram_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import PredictionMixin
-from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
 
@@ -73,14 +72,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         `HashPlan`.
     max_members : int, default=3
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
-    refine_rounds : int, default=0
-        Rounds by which `fit` refines the model, see `model.refinement`: more accurate on many samples, and slower.
-        `partial_fit`, `merge` and `forget` that change the counts go back to the model without refinement.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.gram`; 0 is none. Default: by `effort`. Not with `refine_rounds`. Its sums stay, 4 bytes for each pair of
-        rows: `partial_fit` and `forget` change them and solve again, with ridge strength, temperature and weight as
-        `fit` chose them. `merge` drops it, and so do both after `load`: files have no sums.
+        `model.gram`; 0 is none. Default: by `effort`. Its sums stay, 4 bytes for each pair of rows: `partial_fit` and
+        `forget` change them and solve again, with ridge strength, temperature and weight as `fit` chose them. `merge`
+        drops it, and so do both after `load`: files have no sums.
 
     Attributes
     ----------
@@ -114,7 +110,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "n_jobs": [Integral, None],
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
-        "refine_rounds": [Interval(Integral, 0, None, closed="left")],
         "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
     }
 
@@ -135,7 +130,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         n_jobs: int | None = None,
         effort: str = "default",
         max_members: int = 3,
-        refine_rounds: int = 0,
         gram: int | None = None,
     ) -> None:
         self.spec = spec
@@ -151,7 +145,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.n_jobs = n_jobs
         self.effort = effort
         self.max_members = max_members
-        self.refine_rounds = refine_rounds
         self.gram = gram
 
     # -------- other ways to make one
@@ -179,14 +172,22 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         feature_names: Sequence[str] | None = None,
         guarantee: str | None = None,
     ) -> Self:
-        """Fitted classifier of given counts, whose hash is `spec`.
+        """Fitted classifier of given counts.
 
         Parameters
         ----------
+        spec : HashSpec
+            The hash of the counts.
+        counts : ClassCounts
         classes : (L,) array-like of str or int
             Label of each row of the counts, in any order, which becomes that of `classes_`.
-        spec, counts, decay, rule, temperature, feature_names, guarantee
-            Parameters of the class and of `Model`; errors name those that do not fit together.
+        decay, rule, temperature, feature_names, guarantee
+            Parameters of the class and of `Model`.
+
+        Raises
+        ------
+        SpecError, DataError, ConfigError
+            The counts are of a different hash; classes or names do not fit; decay, rule or temperature is out of range.
         """
         self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature)
         member = ModelMember(spec, counts, self._scoring(counts))
@@ -219,8 +220,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
         """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
-        if self.gram and self.refine_rounds:
-            raise ConfigError("gram", "0 with refine_rounds", self.gram)
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
         fresh._gram = None
         X, y = fresh._validated(fresh._learned(X), y, reset=True)
@@ -234,8 +233,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if rows:
             fresh._gram = LearnedGram.of(gram_specs(specs, rows), X, codes, len(classes), accuracy, self.n_jobs)
             fresh.model_ = replace(fresh.model_, gram=getattr(fresh._gram, "scoring", None))
-        if self.refine_rounds:
-            fresh.model_ = refine(fresh.model_, X, codes, self.refine_rounds, self.n_jobs)
         self.__dict__ = fresh.__dict__
         return self
 
@@ -297,7 +294,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
         """Take samples out again: the counts are then those of a model that never learned them. A prior is dropped.
 
-        A `CountsError` refuses, as a whole, samples that were never learned, if the counts show it.
+        A `CountsError` refuses samples that were never learned, if the counts show it, and a `DataError` other labels.
+        Then nothing is changed.
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)
@@ -356,8 +354,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         plan = self._plan(X, n_classes)
         if self.gram is not None or plan is None or not plan.has_gram:
             return int(self.gram or 0)
-        if self.refine_rounds:
-            raise ConfigError("effort", "quick or default with refine_rounds, or gram=0", self.effort)
         return gram_rows(X.shape[1], n_classes, X.shape[0])
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
@@ -383,9 +379,10 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     # -------- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file, whole or not at all; an existing one is replaced. Parameters are not in it.
+        """Write the model to a file, whole or not at all; an existing one is replaced.
 
-        A `ModelFileError` refuses labels that are no strings, numbers or booleans.
+        Parameters are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that are no strings, numbers
+        or booleans.
         """
         check_is_fitted(self)
         model_file.write(path, self.model_)

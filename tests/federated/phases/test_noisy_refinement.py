@@ -16,7 +16,7 @@ from flwr_flynn import HashSpec
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import searched
+from flwr_flynn.federated.outcome import descent_of
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest, rounds_of
@@ -144,7 +144,7 @@ def test_a_run_is_the_sum_of_the_parties_gradients_and_noise(driver, tmp_path):
     run = DRIVERS[driver](options(), settings)
     assert [phase.name for phase in run.phases] == ["counts", *(f"noisy refinement {k}" for k in (1, 2, 3))]
     assert run.due is None
-    descent = searched(run.state)
+    descent = descent_of(run.state)
     assert isinstance(descent, Descent)
     refined = run.model.model_.refined
     assert refined is not None
@@ -231,7 +231,7 @@ def shared(tmp_path: Path, spoil: Any = as_it_is) -> tuple[Run, list[Budget]]:
 def test_parties_share_one_noise_in_secure_sums(tmp_path):
     run, own = shared(tmp_path)
     assert run.due is None
-    assert isinstance(searched(run.state), Descent)
+    assert isinstance(descent_of(run.state), Descent)
     assert run.model.model_.refined is not None
     assert "securely computed sums" in run.model.model_.guarantee
     assert [each.spent()[0] for each in own] == pytest.approx([4.0] * 3, rel=1e-3)
