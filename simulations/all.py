@@ -30,6 +30,7 @@ PAGES = {
     "scale": "",
     "figures": "--data",
     "privacy": "--data",
+    "membership": "--data --sets digits,letters",
     "trees": "--data",
     "tables": "",
     "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",

@@ -10,6 +10,7 @@ that of every private model, "balanced" with `suggest_decay`. "the paper's hash"
 with the paper's hash, which tells what the mechanism is worth from what the hash is worth.
 
 "24 rounds" has noisy rounds of refinement behind its counts, all under the one guarantee (`private-rounds`).
+"scattering" is behind public features of images (`schema="images 28x28"`).
 
 Noise comes from a seeded generator by default: of the same distributions, but protecting nobody. `--noise opendp` draws
 it as real parties do, which takes hours. Finished pieces are kept under the output folder.
@@ -20,10 +21,11 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from operator import add
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradie
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.samplers import SeededNoise
+from flwr_flynn.tables.scattering import scattered
 from simulations import privacy_plots as plots
 from simulations.baselines import balanced_accuracy
 from simulations.paper_privacy import PaperTopT
@@ -49,6 +52,7 @@ from simulations.privacy_settings import (
     Plan,
     Task,
     label,
+    mnist,
     readers,
 )
 from simulations.results import (
@@ -284,11 +288,25 @@ def as_parties_draw(rows: Sequence[Row], drawn: Sequence[Row]) -> list[Row]:
     ]
 
 
+def scattered_readers(folder: Path | None) -> dict[str, Callable[[], Task]]:
+    """Readers of images behind their scattering coefficients, which are public: no hash of the paper's for these."""
+
+    def read(path: Path, name: str) -> Task:
+        raw = mnist(path, tuple(range(10)))
+        X, X_test = (scattered(images, (28, 28)) for images in (raw.X, raw.X_test))
+        return Task(name, X, raw.y, X_test, raw.y_test, ())
+
+    names = {"mnist": "MNIST, scattering", "fashion_mnist": "Fashion, scattering"}
+    paths = {stem: (folder or Path()) / f"{stem}.npz" for stem in names}
+    return {f"{stem}-scattering": partial(read, path, names[stem]) for stem, path in paths.items() if path.exists()}
+
+
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     options = parser("privacy", __doc__)
     options.add_argument("--noise", choices=("simulated", "opendp"), default="simulated", help="default: simulated")
-    options.add_argument("--sets", default="", help="synthetic-1e4, synthetic-1e5, mnist-3v8, mnist; default: all")
+    names = "synthetic-1e4, synthetic-1e5, mnist-3v8, mnist, mnist-scattering, fashion_mnist-scattering"
+    options.add_argument("--sets", default="", help=f"{names}; default: all")
     options.add_argument("--repetitions", type=int, help="draws of the noise (default: 10, quick: 3)")
     chosen = options.parse_args(arguments)
     plan = replace(QUICK if chosen.quick else Plan(), noise=chosen.noise)
@@ -296,7 +314,7 @@ def main(arguments: list[str]) -> None:
         plan = replace(plan, repetitions=chosen.repetitions)
     if plan.repetitions < 1:
         options.error(f"--repetitions: expected at least 1, got {plan.repetitions}")
-    known = readers(chosen.data, chosen.quick)
+    known = readers(chosen.data, chosen.quick) | ({} if chosen.quick else scattered_readers(chosen.data))
     wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(known)
     unknown = [name for name in wanted if name not in known]
     if unknown:

@@ -1,8 +1,8 @@
 """Schema file: a schema in TOML, that one site drafts from its own file and all sites read.
 
-At the top are `label`, `classes` and the `gap-texts` of all columns, then a table ``[[column]]`` for each column with
-`name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. It comes from
-anybody: it is read whole or refused.
+At the top are `label`, `classes`, `images` and the `gap-texts` of all columns, then a table ``[[column]]`` for each
+column with `name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. It
+comes from anybody: it is read whole or refused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flwr_flynn.tables.schema import Schema
 LARGEST = 2**20
 """Bytes of a schema file, at most."""
 
-_TOP = ("label", "classes", "is-named", "gap-texts", "column")
+_TOP = ("label", "classes", "is-named", "images", "gap-texts", "column")
 
 
 def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = None) -> str:
     """The text of the file; `comments` stand in front of an entry, by column (or "") and key.
 
-    >>> from flwr_flynn.tables.schema import Column
+    >>> from flwr_flynn.tables.column import Column
     >>> print(to_toml(Schema([Column("age", "number", low=0.0)]), {("age", "low"): "public"}))
     [[column]]
     name = "age"
@@ -41,6 +41,7 @@ def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = Non
         "label": schema.label or None,
         "classes": list(schema.classes) or None,
         "is-named": None if schema.is_named else False,
+        "images": None if schema.images is None else list(schema.images),
     }
     lines = _entries("", top, notes)
     for column in schema.columns:

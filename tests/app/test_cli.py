@@ -22,7 +22,8 @@ from flwr_flynn.app.data.opened import opened
 from flwr_flynn.federated import certificate
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.counts import CountsOfSpecs
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
 from tests.app.report.example import metrics
 from tests.docs.pages import ROOT, blocks, text_of

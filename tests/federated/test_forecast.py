@@ -14,7 +14,8 @@ from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from tests.federated.runs import AUTO, GRID, options_for, shares
 from tests.federated.secure_runs import BOUND, secretly
 
