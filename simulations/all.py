@@ -26,6 +26,7 @@ PAGES = {
     "hyperparameters": "",
     "ablation": "",
     "liars": "--data",
+    "forget": "--data",
     "scale": "",
     "figures": "--data",
     "privacy": "--data",

@@ -107,6 +107,7 @@ VALUES: dict[str, Any] = {
     "model-path": "{folder}/model.npz",
     "record-path": "{folder}/left.jsonl",
     "previous-path": "{folder}/mine.npz",
+    "min-update": 2,
     "party-id": "Basel",
     "test-fraction": 0.3,
     "split-seed": 1,

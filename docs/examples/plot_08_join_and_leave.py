@@ -4,7 +4,7 @@ Parties join, and leave
 
 Models of different parties merge by addition, and what a party added can be taken out again. After it has left, the
 counts are those of a model that never saw it, entry for entry. The curve shows the accuracy while six parties join, and
-while three of them leave.
+while three of them leave. In the end one of the others has a single sample forgotten.
 """
 
 import matplotlib.pyplot as plt
@@ -53,3 +53,24 @@ axis.set(
     xlabel="party that joins (+) or leaves (-)", ylabel="accuracy, all ten digits", ylim=(0, 1)
 )
 plt.show()
+
+# %%
+# A party that stays has one sample forgotten. The counts are those of a model that never had it: their SHA-256 is the
+# certificate. In a federation of parties ``action="update"`` does this, see *Forget, correct and add samples*.
+
+stay = np.flatnonzero(party < 3)
+federated.forget(X[stay[:1]], y[stay[:1]])
+never = FlyNNClassifier(spec).partial_fit(X[stay[1:]], y[stay[1:]], classes=range(10))
+print("without the sample, the counts are", federated.counts_.sha256()[:16])
+print("of a model that never had it      ", never.counts_.sha256()[:16])
+assert federated.counts_ == never.counts_
+
+# %%
+# A Gram matrix of ``fit`` is changed alike: the sample's products are taken out, and the regression is solved again.
+
+model = FlyNNClassifier(spec, gram=128).fit(X[stay], y[stay])
+before = model.model_.gram.sha256()
+model.forget(X[stay[:1]], y[stay[:1]])
+print("the regression has changed:", model.model_.gram.sha256() != before)
+model.partial_fit(X[stay[:1]], y[stay[:1]])
+print("and is back with the sample:", model.model_.gram.sha256() == before)

@@ -121,6 +121,7 @@ def deployed_client(context: Context) -> Client:
             evaluates=node.evaluate,
             leaves=node.leave,
             previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
+            min_update=node.min_update,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,
@@ -235,7 +236,7 @@ def own_record(context: Context) -> OnAnswer | None:
     taken = {key: str(node.get(key, "")) for key in ("data-path", "model-path")}
     path = _own_file("record-path", text, taken, budget)
     _own_file("record-path", str(path.with_suffix(".html")), taken, budget)
-    return recorder(path, context.run_id)
+    return recorder(path, context.run_id, str(node.get("party-id", "")))
 
 
 def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | None) -> Path:

@@ -108,16 +108,8 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
 
 def _updates(run: Run) -> list[dict[str, Any]]:
     """Parties whose counts were replaced: number of samples, and SHA-256 of the counts, before and now."""
-    return [
-        {
-            "party": str(now),
-            **{
-                name: {"examples": each.examples, "sha256": list(each.sha256)}
-                for name, each in (("before", before), ("now", now))
-            },
-        }
-        for before, now in run.counted.updated
-    ]
+    changed = [(str(member), member.change) for member in run.counted.counted if member.change is not None]
+    return [{"party": name, "before": each["before"], "now": each["now"]} for name, each in changed if each["now"]]
 
 
 def _schema(run: Run) -> dict[str, Any] | None:

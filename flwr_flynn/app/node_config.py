@@ -52,6 +52,12 @@ class NodeConfig(Settings):
         "the file as it was counted, of a party whose samples have changed since: it answers `action = update`, by "
         "which the counts of `data-path` take the place of those of this file",
     )
+    min_update: int = setting(
+        1,
+        "least number of samples, gone and come, of each class that an update changes: the difference of the counts, "
+        "which the server sees, shows fewer samples as counts of so few do. A smaller update is refused",
+        low=1,
+    )
     model_path: str = setting(
         "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
     )

@@ -59,6 +59,12 @@ class FederationSettings(RunSettings):
         "the server's own file with counts and parties, made by `train`, changed by `join`, `withdraw` and `update`; "
         "not given: `federation.npz` in the output folder",
     )
+    relearn: bool = setting(
+        False,
+        "`train`: replace the federation in `federation`, once the new one is complete: nothing is left in it of "
+        "samples that are not there any more",
+        fixed_by_federation=LATER,
+    )
     parties: str = simulated(
         "",
         "simulation: numbers of the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all",
@@ -104,6 +110,13 @@ class FederationSettings(RunSettings):
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
+    new_classes: str = setting(
+        "",
+        "`join`, `update`: classes that nobody had before, as in `classes`. They come behind the others, whose parties "
+        "are not asked again",
+        deployment_only=True,
+        fixed_by_federation=("withdraw", "evaluate", "resume"),
+    )
 
     def check(self) -> None:
         super().check()
@@ -111,6 +124,8 @@ class FederationSettings(RunSettings):
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
         if self.groups and not self.trusted:
             raise self.refused("trusted", "a file of labelled samples with groups", "none")
+        if self.action == "train" and self.new_classes:
+            raise self.refused("new_classes", "none with action = train, which has classes")
         if self.action != "train" and not self.federation:
             raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
         self.party_numbers()
@@ -138,13 +153,14 @@ class FederationSettings(RunSettings):
             numbers |= set(range(ends[0], ends[1] + 1))
         return frozenset(numbers)
 
-    def class_list(self) -> list[str | int]:
-        """`classes` as a list: integers where every entry is one, strings otherwise."""
-        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
-        if not self.classes.startswith("["):
+    def class_list(self, name: str = "classes") -> list[str | int]:
+        """`classes`, or `new_classes`, as a list: integers where every entry is one, strings otherwise."""
+        text: str = getattr(self, name)
+        classes: list[str | int] = entries(f"run-config {name.replace('_', '-')}", text, (str, int))
+        if not text.startswith("["):
             classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
         if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused("classes", "different names of one type")
+            raise self.refused(name, "different names of one type")
         return classes
 
     def feature_list(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from flwr_flynn.app.data.datasets import full_text
 from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
+from flwr_flynn.app.settings_parser import as_setting
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
+from flwr_flynn.federated import certificate
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.run import Run
@@ -90,7 +93,24 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
     if is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
     _write(unwritten, lambda: model.save(files.folder / _MODEL))
+    if is_written:
+        _certify(plan, files, after, unwritten, run_id)
     return after, unwritten
+
+
+def _certify(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[WriteError], run_id: str) -> None:
+    """Write a certificate for each party that changed or left, once the new federation is on the disk."""
+    run = plan.strategy.run
+    changed = [member for member in run.counted.counted if member.change is not None]
+    for i, member in enumerate(changed):
+        saved, path = run.options.federation, files.folder / f"certificate-{run_id}-{i + 1}.json"
+        assert saved is not None  # whose counts were changed
+        models = {"before": saved.shared.members, "now": after.shared.members}
+        sums = {name: certificate.of_members(members) for name, members in models.items()}
+        of = dict(member.change or {}), "server", plan.config.action, run_id, str(member)
+        text = certificate.text(certificate.certificate(*of, federation=sums))
+        if _write(unwritten, partial(_write_text, path, text)):
+            log(logging.INFO, "FlyNN: the certificate of %s is in %s", member, path)
 
 
 def _report(
@@ -152,8 +172,9 @@ class RunFiles:
         field, action = "run-config federation", config.action
         if action == "train":
             # A federation beside model.npz, without a name of its own, is replaced like it.
-            if config.federation and self.federation.exists():
-                raise ConfigError(field, "none yet", f"one: {self.federation} (action = join adds to it)")
+            if config.federation and self.federation.exists() and not config.relearn:
+                got = f"one: {self.federation} (action = join adds to it, relearn = true replaces it)"
+                raise ConfigError(field, "none yet", got)
             if self.unfinished.exists():
                 expected = "no run that stopped before its end"
                 raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume continues it)")
@@ -161,7 +182,11 @@ class RunFiles:
         source = self.unfinished if action == "resume" else self.federation
         if not source.is_file():
             raise ConfigError(field, "the server's own file", f"none: {source}")
-        return Federation.load(source, int(config.memory_limit * 2**30))
+        saved = Federation.load(source, int(config.memory_limit * 2**30))
+        try:
+            return saved.with_classes(new) if (new := config.class_list("new_classes")) else saved
+        except ConfigError as error:
+            raise as_setting(error, config.source) from None
 
     def keeper(self, config: RunConfig, run_id: str) -> Callable[[Run], None] | None:
         """A function that saves the state of a run after each phase, once its candidates are known."""

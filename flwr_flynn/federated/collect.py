@@ -87,7 +87,8 @@ def collect_each(
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
             contents = request.contents(statistic)
-            found = _member(reply, name, roster.identify(cid), request.sizes(statistic), digests)
+            facts = request.sizes(statistic), digests, request.change(statistic)
+            found = _member(reply, name, roster.identify(cid), *facts)
             batch.total = request.add(batch.total, statistic)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
             reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
@@ -125,7 +126,14 @@ def _check_new(
         raise PayloadError(f"the same member as node {first}, which replied")
 
 
-def _member(reply: Reply, name: str, key: str, sizes: npt.NDArray[np.int64] | None, digests: tuple[str, ...]) -> Member:
+def _member(
+    reply: Reply,
+    name: str,
+    key: str,
+    sizes: npt.NDArray[np.int64] | None,
+    digests: tuple[str, ...],
+    change: dict[str, Any] | None,
+) -> Member:
     """The sender of a reply as the run keeps it."""
     seconds = reply.metrics.get(SECONDS)
     return Member(
@@ -136,6 +144,7 @@ def _member(reply: Reply, name: str, key: str, sizes: npt.NDArray[np.int64] | No
         digests,
         bytes=reply.n_bytes,
         seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
+        change=change,
     )
 
 

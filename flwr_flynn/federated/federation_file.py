@@ -21,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flwr_flynn import _files
 from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
@@ -112,6 +114,21 @@ class Federation:
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
 
+    def with_classes(self, more: Sequence[Label]) -> Federation:
+        """The federation with classes behind its own, of which no member has samples: parties that join may have some.
+
+        A refined model, and one with a Gram matrix, goes back to the counts.
+        """
+        run, n = self.run_spec, self.run_spec.n_classes + len(more)
+        if not run.is_plain or run.n_aligned or self.phase:
+            expected = "none but in a finished federation of exact counts, without secure sums and aligned columns"
+            raise ConfigError("new_classes", expected, len(more))
+        run = replace(run, classes=(*run.classes, *more))
+        parts = tuple(replace(each, counts=each.counts.with_classes(n)) for each in self.shared.members)
+        classes: Any = np.array(run.classes)
+        model = replace(self.shared, members=parts, classes=classes, refined=None, gram=None)
+        return replace(self, run_spec=run, shared=model, members=[_padded(each, n) for each in self.members])
+
     @property
     def is_past_selection(self) -> bool:
         """True if the run goes on behind its selection, or not at all."""
@@ -154,7 +171,7 @@ class Federation:
             "selected": self.is_selected,
             "max_members": self.max_members,
             "thorough": self.is_thorough,
-            "members": [{name: asdict(member)[name] for name in _KEPT} for member in self.members],
+            "members": [{name: _kept(member)[name] for name in _KEPT} for member in self.members],
         }
         if run.reference is not None:
             roster |= {"n_aligned": run.n_aligned, "reference": run.reference.data.hex()}
@@ -204,10 +221,22 @@ def _member(values: Any, n_classes: int) -> Member:
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:
         integers = isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
-        if not integers or len(sizes) != n_classes:
-            raise ModelFileError("sizes", f"{n_classes} integers, or none", type(sizes).__name__)
+        if not integers or not 1 <= len(sizes) <= n_classes:
+            raise ModelFileError("sizes", f"{n_classes} integers at most, or none", type(sizes).__name__)
         sizes = tuple(sizes)
-    return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
+    return _padded(Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)}), n_classes)
+
+
+def _padded(member: Member, n_classes: int) -> Member:
+    """The member with sizes of so many classes: those behind the ones that there were when it was counted are empty."""
+    if member.sizes is None or (n := len(member.sizes)) == n_classes:
+        return member
+    return replace(member, sizes=member.sizes + (0,) * (n_classes - n), n_classes=member.n_classes or n)
+
+
+def _kept(member: Member) -> dict[str, Any]:
+    """The fields of a member in the file: sizes are of the classes that there were when it was counted."""
+    return asdict(member) | {"sizes": None if member.sizes is None else member.sizes[: member.n_classes]}
 
 
 @contextmanager

@@ -143,4 +143,5 @@ def _disclosure(
         entries=others,
         bytes=sum(each.bytes for each in arrays) + sum(others.values()),
         sha256=digest.hexdigest() if arrays and kind != SECURE else None,  # masks come on top
+        change=None if told is None or answer.statistic is None else told.change(answer.statistic),
     )

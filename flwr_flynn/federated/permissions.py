@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -175,6 +175,18 @@ class SampleAccess:
         alignment = self.alignment(run.reference, X, codes)
         n_plain = len(run.specs) - run.n_aligned
         return [X] * n_plain + [X if alignment is None else alignment.applied(X)] * run.n_aligned, codes
+
+    def admit_update(self, changed: Sequence[int]) -> None:
+        """Raise if the difference of counts tells of so few samples of a class, gone and come, that it shows them.
+
+        `changed` are samples of each class that do not cancel out in the difference: at least as many have changed.
+        """
+        few, options = min((n for n in changed if n), default=0), self.options
+        if 0 < few < options.min_update:
+            expected = f"changes of at least {options.min_update} samples in each class that changes"
+            raise ConfigError("node-config min-update", expected, "fewer")
+        if 0 < few < options.min_examples:
+            log.warning("FlyNN: the difference is that of %s samples in a class: it shows them to the server", few)
 
     def alignment(self, reference: Reference | None, X: Any, codes: npt.NDArray[np.int64]) -> Alignment | None:
         """The party's alignment to what a run announced, if anything, and if its samples call for it."""

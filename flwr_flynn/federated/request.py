@@ -210,6 +210,10 @@ class Request(ABC, Generic[S]):
         """SHA-256 of the parts of a statistic, by which a party that replies under two node ids is noticed."""
         return ()
 
+    def change(self, statistic: S) -> dict[str, Any] | None:
+        """SHA-256 of the counts that an answer in clear replaces or takes out, see `federated.certificate`."""
+        return None
+
     def match(self, statistic: S, cid: str, name: str, taken: set[int]) -> int | None:
         """The index of the member of the saved run that a reply takes out of the sum; None where it adds.
 

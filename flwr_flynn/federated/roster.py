@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError
@@ -43,6 +44,10 @@ class Member:
         Size of its reply.
     seconds : float, optional
         Time that counting took, by the party's own clock.
+    n_classes : int, optional
+        Classes of the counts whose SHA-256 these are, where the federation has more by now.
+    change : mapping, optional
+        Of a party whose counts this run replaced or took out, see `federated.certificate`.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Member:
     run: str = ""
     bytes: int = 0
     seconds: float | None = None
+    n_classes: int | None = None
+    change: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def examples(self) -> int | None:
@@ -152,11 +159,6 @@ class Roster:
     def introduce(self, names: dict[str, str]) -> None:
         """Note names that parties gave themselves, by cid."""
         self._names |= {cid: name for cid, name in names.items() if name}
-
-    @property
-    def updated(self) -> list[tuple[Member, Member]]:
-        """Members whose counts were replaced, as they were and as they are."""
-        return [(self.before[index], self._counted[cid]) for cid, index in self._replaced.items()]
 
     @property
     def missing(self) -> dict[str, str]:

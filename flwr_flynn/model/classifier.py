@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
@@ -22,7 +23,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import gram_specs, learn_gram
+from flwr_flynn.model.gram import GramMatrix, LearnedGram, gram_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import PredictionMixin
@@ -73,8 +74,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.gram`; 0 is none. Default: by `effort`. `partial_fit`, `merge` and
-        `forget` that change the counts drop it.
+        `model.gram`; 0 is none. Default: by `effort`. Its sums stay, 4 bytes for each pair of rows: `partial_fit` and
+        `forget` change them and solve again, with ridge strength, temperature and weight as `fit` chose them. `merge`
+        drops it, and so do both after `load`: files have no sums.
 
     Attributes
     ----------
@@ -110,6 +112,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "max_members": [Interval(Integral, 1, None, closed="left")],
         "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
     }
+
+    _gram: LearnedGram | None = None  # of `fit`, with sums that later samples change
 
     def __init__(
         self,
@@ -217,6 +221,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
+        fresh._gram = None
         X, y = fresh._validated(fresh._learned(X), y, reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
@@ -226,8 +231,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         members = [replace(each, scoring=fresh._scoring(each.counts, each.scoring)) for each in chosen]
         fresh._set_model(members, classes)
         if rows:
-            gram = learn_gram(gram_specs(specs, rows), X, codes, len(classes), accuracy, self.n_jobs)
-            fresh.model_ = replace(fresh.model_, gram=gram)
+            fresh._gram = LearnedGram.of(gram_specs(specs, rows), X, codes, len(classes), accuracy, self.n_jobs)
+            fresh.model_ = replace(fresh.model_, gram=getattr(fresh._gram, "scoring", None))
         self.__dict__ = fresh.__dict__
         return self
 
@@ -247,24 +252,23 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if classes is not None and not np.array_equal(unique_labels(classes), np.sort(known)):
             raise DataError("classes", "the same labels as in the first call", f"{len(unique_labels(classes))} labels")
         fresh = copy(self)
-        X = fresh._learned(X) if first else X
-        X, y = fresh._validated(X, y, reset=first)
+        X, y = fresh._validated(fresh._learned(X) if first else X, y, reset=first)
         check_classification_targets(y)
         codes = class_codes(known, y)
         if first:
             chosen, _ = fresh._select(fresh._specs(X, codes, len(known)), X, codes, len(known))
-            # Members stay those of the first batch; scorings follow the counts, as later samples have a say in these.
+            # Members stay those of the first batch; scorings follow the counts.
             fresh._set_model([replace(each, scoring=fresh._scoring(each.counts)) for each in chosen], known)
             self.__dict__ = fresh.__dict__
         else:
-            self._set_counts([each.counts + self._count(each, X, codes) for each in self.model_.members])
+            self._change(X, codes, operator.add)
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
         """Add the counts of another classifier: the result equals the model of the samples of both, without priors.
 
-        Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add.
-        A `SpecError` names the fields in which the hashes differ; a `DataError` reports different classes or names.
+        Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add. A
+        `SpecError` names fields in which the hashes differ; a `DataError` reports different classes or names.
         """
         check_is_fitted(self)
         check_is_fitted(other)
@@ -296,12 +300,16 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         check_is_fitted(self)
         X, y = self._validated(X, y)
         codes = class_codes(self.classes_, y)
-        self._set_counts([each.counts - self._count(each, X, codes) for each in self.model_.members])
+        self._change(X, codes, operator.sub)
         return self
 
-    def _count(self, member: ModelMember, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
-        X = self.model_.inputs(X)
-        return ClassCounts.from_data(member.hash, X, codes, len(self.classes_), n_jobs=self.n_jobs)
+    def _change(self, X: Any, codes: npt.NDArray[np.int64], combine: Callable[[Any, Any], Any]) -> None:
+        """Add the statistics of samples, or take them out."""
+        samples, gram = (self.model_.inputs(X), codes, len(self.classes_), self.n_jobs), self._gram
+        counts = [combine(each.counts, ClassCounts.from_data(each.hash, *samples)) for each in self.model_.members]
+        if gram is not None:
+            gram = gram.changed(combine(gram.sums, GramMatrix.from_data(gram.scoring.specs, *samples)))
+        self._set_counts(counts, gram)
 
     def _scoring(self, counts: ClassCounts, chosen: ScoringRule | None = None) -> ScoringRule:
         """ScoringRule of the parameters; "auto" values are those of `chosen`, or else suggested from the counts."""
@@ -314,12 +322,13 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             temperature = suggest_temperature(counts, self.rule) if temperature is None else temperature
         return ScoringRule(self.rule, decay, temperature)
 
-    def _set_counts(self, counts: Sequence[ClassCounts]) -> None:
+    def _set_counts(self, counts: Sequence[ClassCounts], gram: LearnedGram | None = None) -> None:
         """Replace the counts of the members and choose "auto" values again; equal counts change but the prior."""
         if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(replace(member, counts=new, scoring=self._scoring(new)) for member, new in pairs)
-            self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, gram=None, prior=None)
+            parts: dict[str, Any] = {"members": members, "gram": getattr(gram, "scoring", None)}
+            self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, prior=None, **parts), gram
         elif self.model_.prior is not None:
             self.model_ = replace(self.model_, prior=None)
 
@@ -350,8 +359,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""
         n_samples, n_features = X.shape
-        sizes = {"hash_dim": self.hash_dim, "row_nnz": self.row_nnz, "hash_nnz": self.hash_nnz}
-        given: dict[str, Any] = {name: int(size) for name, size in sizes.items() if size is not None}
+        names = "hash_dim", "row_nnz", "hash_nnz"
+        given: dict[str, Any] = {name: int(getattr(self, name)) for name in names if getattr(self, name) is not None}
         if self.spec is not None:
             for name, size in given.items():
                 if size != getattr(self.spec, name):

@@ -259,31 +259,66 @@ class GramFit:
         means = losses[:, :, filled] / n_per_class[filled]
         mean_losses = [[math.fsum(row) for row in table] for table in means.tolist()]
         at, best = min(np.ndindex(correct.shape[:2]), key=lambda index: mean_losses[index[0]][index[1]])
-        own, temperature = mean_recall(correct[at, best], n_per_class), GRAM_TEMPERATURES[best]
+        own = mean_recall(correct[at, best], n_per_class)
+        return self.scoring_at(at, specs, GRAM_TEMPERATURES[best], share_of(own, accuracy, n_per_class) * coverage, own)
+
+    def scoring_at(
+        self, at: int, specs: Sequence[HashSpec], temperature: float, share: float, accuracy: float
+    ) -> GramScoring:
+        """The regression at one of the strengths, with the other figures of a `GramScoring` as they are given."""
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias[at] - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        share = share_of(own, accuracy, n_per_class) * coverage
         leverage = self.leverage.mean_at(at, int(self.n_per_class.sum()))
-        return GramScoring(tuple(specs), self.weights[at], bias, temperature, share, own, leverage)
+        return GramScoring(tuple(specs), self.weights[at], bias, temperature, share, accuracy, leverage)
 
 
-def learn_gram(
-    specs: Sequence[HashSpec],
-    X: Any,
-    y: npt.NDArray[np.int64],
-    n_classes: int,
-    accuracy: float | None,
-    n_jobs: int | None = None,
-) -> GramScoring | None:
-    """Scores from the Gram matrix of samples in one place, (n, d), with class indices, (n,).
+@dataclass(frozen=True, eq=False)
+class LearnedGram:
+    """Sums of a Gram matrix, the scores that were chosen of them, and the index of their ridge strength."""
 
-    Equal to what parties with these samples learn, by construction. None without samples that may judge it.
-    """
-    matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
-    fit, left_out = GramFit.of(matrix), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
-    tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-    return fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)
+    sums: GramMatrix
+    scoring: GramScoring
+    at: int
+
+    @classmethod
+    def of(
+        cls,
+        specs: Sequence[HashSpec],
+        X: Any,
+        y: npt.NDArray[np.int64],
+        n_classes: int,
+        accuracy: float | None,
+        n_jobs: int | None = None,
+    ) -> LearnedGram | None:
+        """Learn from samples in one place, (n, d), with class indices, (n,): equal to what parties with these learn.
+
+        None without samples that may judge it.
+        """
+        matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
+        fit, left_out = GramFit.of(matrix), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
+        tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
+        scoring = fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)
+        if scoring is None:
+            return None
+        return cls(matrix, scoring, [np.array_equal(each, scoring.weights) for each in fit.weights].index(True))
+
+    def changed(self, sums: GramMatrix) -> LearnedGram | None:
+        """Solve again of other sums, at the same strength, temperature and share; None without samples.
+
+        The strength is the last one, where so few samples are left that it is not solved any more.
+        """
+        old, fit = self.scoring, GramFit.of(sums)
+        if not fit.weights.any():
+            return None
+        at = min(self.at, fit.n_strengths - 1)
+        return LearnedGram(sums, fit.scoring_at(at, old.specs, old.temperature, old.share, old.accuracy), self.at)
+
+
+def learn_gram(specs: Sequence[HashSpec], X: Any, y: Table, n_classes: int, *more: Any) -> GramScoring | None:
+    """The scores of `LearnedGram.of`, which has the parameters."""
+    learned = LearnedGram.of(specs, X, y, n_classes, *more)
+    return None if learned is None else learned.scoring
 
 
 def memory_of_gram(n_rows: int, n_classes: int) -> int:

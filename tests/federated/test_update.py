@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of, reply_of
 from flwr_flynn.federated.federation_file import Federation
@@ -16,7 +19,8 @@ from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.counts import ClassCounts
-from tests.federated.runs import GRID, LABELS, X, Y, options_for
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, options_for
+from tests.raising import raises
 
 Rows = dict[str, np.ndarray]  # of each party, by its name
 
@@ -27,8 +31,8 @@ def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
     return party_of(X[rows], LABELS[rows], X[rows[::4]], LABELS[rows[::4]], name=name, **options)
 
 
-def go(purpose: str, parties: list[Party], saved: Federation | None = None, **more: Any) -> Run:
-    """A run with these parties, whose node ids are their names, but for namesakes."""
+def go(purpose: str, parties: list[Party], saved: Federation | None = None, stops: bool = False, **more: Any) -> Run:
+    """A run with these parties, whose node ids are their names, but for namesakes; it may stop after the counting."""
     given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
     run = Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more)))
     nodes = {str(each.options.name): each for each in parties}
@@ -39,6 +43,8 @@ def go(purpose: str, parties: list[Party], saved: Federation | None = None, **mo
                 arrays = codec.read_tensors(ask.tensors)
                 answers = {cid: nodes[cid].answer(ask.config, arrays, channel) for cid in ask.cids}
                 run.complete([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+                if stops:
+                    return run
     return run
 
 
@@ -69,9 +75,11 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
     assert after.members[1].sizes == tuple(np.bincount(Y[new], minlength=3).tolist())
     assert [member.run for member in after.members] == ["1", "2", "1"]
     assert list(run.counted.missing) == ["party-0"]  # whose samples have not changed
-    ((before, now),) = run.counted.updated
-    assert (before.examples, now.examples, before.name) == (50, len(new), "party-1")
-    assert now.sha256 == after.members[1].sha256 != before.sha256
+    (change,) = [member.change for member in run.counted.counted]
+    assert (change["before"], change["now"]) == tuple(
+        {"examples": member.examples, "sha256": list(member.sha256)} for member in (saved.members[1], after.members[1])
+    )
+    assert change["taken"]["examples"] == 50 - len(new)
     # The same again: its former counts are not in the sum any more.
     again = go("update", parties, after)
     assert again.federation("3").totals == after.totals
@@ -89,10 +97,24 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
 def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str, before: Any) -> None:
     run = go("update", [party(name, ROWS["party-2"], before)], saved)
     assert list(run.counted.missing) == [name]
-    assert not run.counted.updated
+    assert not run.counted.counted
     assert run.state.results.get("counts", saved.totals) == saved.totals
     after = run.federation("2")
     assert (after.totals, after.members) == (saved.totals, saved.members)
+
+
+@pytest.mark.parametrize(
+    ("new", "covered"),
+    [(ROWS["party-1"][4:], 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[ROWS["party-1"][4:], 147], 1)],
+)
+def test_a_party_may_require_changes_of_several_samples_in_a_class(
+    saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for least in (covered, covered + 1):
+        run = go("update", [party("party-1", new, ROWS["party-1"], min_update=least, min_examples=3)], saved)
+        assert len(run.counted.counted) == (least == covered)
+    assert "at least" in run.counted.missing["party-1"]
+    assert ("shows them to the server" in caplog.text) == (covered < 3)
 
 
 def test_two_updates_of_one_member_are_one(saved: Federation) -> None:
@@ -101,6 +123,45 @@ def test_two_updates_of_one_member_are_one(saved: Federation) -> None:
     after = run.federation("2")
     assert sum(is_pooled(after, {**ROWS, "party-1": ROWS["party-1"][n:]}) for n in (5, 9)) == 1
     assert len(run.counted.missing) == 1
+
+
+def test_a_class_that_nobody_had_joins_without_a_question_to_others(saved: Federation, tmp_path: Path) -> None:
+    names, hashers = [*NAMES, "other"], saved.run_spec.hashers
+    rows = {name: (X[some], LABELS[some]) for name, some in ROWS.items()}
+
+    def after(purpose: str, federation: Federation, *parties: Party) -> Federation:
+        federation.save(tmp_path / "federation.npz")  # digests are those of fewer classes in the file, too
+        federation = Federation.load(tmp_path / "federation.npz")
+        run = go(purpose, list(parties), federation, classes=names, fraction_evaluate=0.0)
+        assert len(run.counted.counted) == 1
+        return run.federation("2")
+
+    def check(federation: Federation) -> None:
+        some, labels = (np.concatenate(each) for each in zip(*rows.values(), strict=True))
+        codes = np.array([names.index(label) for label in labels])
+        assert federation.totals.parts == tuple(ClassCounts.from_data(hasher, some, codes, 4) for hasher in hashers)
+
+    wider = saved.with_classes(["other"])
+    assert (wider.shared.gram, wider.members[0].sizes) == (None, (*(saved.members[0].sizes or ()), 0))
+    given = X[:30], np.where(np.arange(30) < 20, LABELS[:30], "other")
+    rows["party-7"] = given
+    joined = after("join", wider, party_of(*given, name="party-7"))
+    check(joined)
+    rows["party-1"] = X[40:90], np.where(np.arange(50) < 45, LABELS[40:90], "other")
+    before = Samples(X[ROWS["party-1"]], LABELS[ROWS["party-1"]])
+    updated = after("update", joined, party_of(*rows["party-1"], name="party-1", previous=before))
+    check(updated)
+    left = after("withdraw", updated, party_of(*rows.pop("party-0"), name="party-0", leaves=True))
+    check(left)
+    check(after("withdraw", left, party_of(*rows.pop("party-1"), name="party-1", leaves=True)))
+    # Samples of a class that came later were never there.
+    lie = np.where(np.arange(50) < 45, LABELS[ROWS["party-2"]], "other")
+    run = go("withdraw", [party_of(X[ROWS["party-2"]], lie, name="party-2", leaves=True)], left, classes=names)
+    assert "another SHA-256" in run.counted.missing["party-2"]
+    with raises(ConfigError, field="classes"):
+        saved.with_classes(["setosa"])
+    with raises(ConfigError, field="new_classes"):
+        replace(saved, phase="evaluation").with_classes(["other"])
 
 
 def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
@@ -112,7 +173,9 @@ def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) 
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_sequence_of_joins_updates_and_withdrawals_ends_in_the_pooled_counts(n_steps: int) -> None:
+def test_any_sequence_of_joins_updates_withdrawals_and_resumed_runs_has_the_pooled_counts(
+    n_steps: int, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")
@@ -128,9 +191,16 @@ def test_any_sequence_of_joins_updates_and_withdrawals_ends_in_the_pooled_counts
             who = party(name, some, rows[name])
         else:
             who = party(name, rows[name], leaves=True)
-        saved = go(str(kind), [who], saved, fraction_evaluate=0).federation(str(step))
         rows = {k: v for k, v in rows.items() if k != name} | ({} if kind == "withdraw" else {name: some})
-        if n_steps < 100 or step % 50 == 0:
-            assert is_pooled(saved, rows), (step, kind)
-    assert is_pooled(saved, rows)
-    assert {member.name for member in saved.members} == set(rows)
+        stops = bool(rng.random() < 0.3)
+        saved = go(str(kind), [who], saved, stops, fraction_evaluate=float(stops)).federation(str(step))
+        saved.save(tmp_path / "federation.npz")
+        saved = Federation.load(tmp_path / "federation.npz")
+        assert bool(saved.phase) == stops
+        if stops:  # others are there when it goes on
+            there = [party(k, v) for k, v in rows.items() if rng.random() < 0.5]
+            saved = go("resume", there, saved).federation(str(step))
+        assert is_pooled(saved, rows), (step, kind)
+        assert {member.name: member.sizes for member in saved.members} == {
+            k: tuple(np.bincount(Y[v], minlength=3).tolist()) for k, v in rows.items()
+        }

@@ -195,6 +195,37 @@ def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() 
     assert np.isfinite(found.log_odds(X)).all()
 
 
+def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> None:
+    model = FlyNNClassifier(gram=64, effort="quick").fit(X[:200], Y[:200])
+    learned, first = model._gram, model.model_
+    assert learned is not None
+    assert learned.scoring is first.gram
+    there = np.arange(200)
+    for gone, come in (
+        (there[::100], np.arange(200, 201)),
+        (there[1:60], np.arange(201, 300)),
+        (there[80:90], there[1:3]),
+    ):
+        there = np.concatenate([np.setdiff1d(there, gone), come])
+        model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
+        fit, scoring = GramFit.of(GramMatrix.from_data(learned.scoring.specs, X[there], Y[there], 3)), model.model_.gram
+        assert scoring is not None
+        assert_array_equal(scoring.weights, fit.weights[learned.at])
+        expected = fit.scoring_at(learned.at, scoring.specs, scoring.temperature, scoring.share, scoring.accuracy)
+        assert scoring.sha256() == expected.sha256()
+        assert (scoring.share, scoring.temperature) == (learned.scoring.share, learned.scoring.temperature)
+        assert getattr(model._gram, "scoring", None) is scoring
+    with pytest.raises(CountsError):
+        model.forget(X[:200], 1 - np.minimum(Y[:200], 1))  # never there
+    assert model.model_.gram is scoring
+    back = np.setdiff1d(there, np.arange(200))
+    missing = np.setdiff1d(np.arange(200), there)
+    model.forget(X[back], Y[back]).partial_fit(X[missing], Y[missing])
+    assert model.model_.gram is not None
+    assert model.model_.gram.sha256() == learned.scoring.sha256()
+    assert model.forget(X[:200], Y[:200]).model_.gram is None  # without samples there are no scores
+
+
 def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None:
     for some, labels in ((X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2), (X[:1], Y[:1])):
         assert learn_gram(SPECS, some, labels, 3, None) is None
@@ -345,8 +376,8 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     assert fitted.model_.gram is not None
     assert fitted.merge(other).counts_ == whole.counts_
     assert fitted.model_.gram is None
-    again = FlyNNClassifier(spec, gram=48).fit(X, Y).forget(X[:3], Y[:3])
-    assert again.model_.gram is None
+    loaded = FlyNNClassifier.from_model(FlyNNClassifier(spec, gram=48).fit(X, Y).model_)  # without sums
+    assert loaded.forget(X[:3], Y[:3]).model_.gram is None
     assert FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated import codec
+from flwr_flynn.errors import CountsError, PayloadError
+from flwr_flynn.federated import certificate, codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
@@ -189,16 +189,29 @@ class WithdrawRequest(JoinRequest):
             text = "added by a secure sum, in which nobody's counts are known: it cannot be taken out"
             raise PayloadError("member", "one whose counts are known", "added by a secure sum", text=text)
         for index in found:
-            if before[index].sha256 == statistic.sha256:
+            if before[index].sha256 == _digests(statistic, before[index].n_classes):
                 return index
         got = "counts of another SHA-256; have its data or settings changed?"
         raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
+
+    def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
+        return None if self.bound is not None else certificate.change(self.run, statistic, None)
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return 0
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         return total - statistic
+
+
+def _digests(counts: CountsOfSpecs, n_classes: int | None) -> tuple[str, ...]:
+    """SHA-256 of counts as when there were `n_classes`; () if they have samples of later ones."""
+    if n_classes is None:
+        return counts.sha256
+    try:
+        return CountsOfSpecs(tuple(part.with_classes(n_classes) for part in counts.parts)).sha256
+    except CountsError:
+        return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +254,9 @@ class UpdateRequest(WithdrawRequest):
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         before, _ = self.counted(party, before=True)
         after, n_examples = self.counted(party)
+        first = after.parts[0]
+        changed = -(-np.abs(first.array - before.parts[0].array).sum(axis=1) // first.hash_nnz)
+        party.admit_update(changed.tolist())
         return UpdatedCounts(after.parts, before), n_examples
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
@@ -259,6 +275,10 @@ class UpdateRequest(WithdrawRequest):
     def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
         assert isinstance(statistic, UpdatedCounts)  # of this request
         return super().match(statistic.before, cid, name, taken)
+
+    def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
+        assert isinstance(statistic, UpdatedCounts)  # of this request
+        return certificate.change(self.run, statistic.before, statistic)
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return statistic.parts[0].n_examples
