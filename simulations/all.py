@@ -29,6 +29,7 @@ PAGES = {
     "scale": "",
     "figures": "--data",
     "privacy": "--data",
+    "plan": "--data",
     "trees": "--data",
     "tables": "",
     "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",

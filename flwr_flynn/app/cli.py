@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_files, cli_model
+from flwr_flynn.app import cli_files, cli_model, cli_privacy
 from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
@@ -44,6 +44,8 @@ def _run(options: argparse.Namespace) -> int:
         return cli_model.show(options.model, as_json=options.json)
     if verb == "report":
         return page.show(options.metrics)
+    if verb == "privacy":
+        return cli_privacy.show(options)
     dialect = Dialect(
         SEPARATOR_NAMES.get(options.separator, ""),
         options.decimal,
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("report", help="the page of a run, as HTML")
     verb.add_argument("metrics", help="a metrics.json")
 
+    cli_privacy.add_verb(verbs)
     verb = verbs.add_parser("predict", parents=[of_files], help="classify the rows of a file, as CSV")
     verb.add_argument("model", help="a model file (.npz)")
     verb.add_argument("file", help="a .csv, .parquet or .npz file; further columns are ignored")
