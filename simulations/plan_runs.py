@@ -55,13 +55,21 @@ class Task:
         object.__setattr__(self, "digest", joblib.hash((self.X, self.y, self.X_test, self.y_test)))
 
     @classmethod
-    def of(cls, name: str, X: Array, y: Array, n: int, test: tuple[Array, Array] | None = None) -> Task:
+    def of(
+        cls,
+        name: str,
+        X: Array,
+        y: Array,
+        n: int,
+        test: tuple[Array, Array] | None = None,
+        most_test: int = _MOST_TEST,
+    ) -> Task:
         """At most n training samples, and the official test samples or three tenths of all."""
         y, order = np.unique(y, return_inverse=True)[1], np.random.default_rng(0).permutation(len(y))
         held = 0 if test else min(len(y) * 3 // 10, _MOST_TEST)
         X_test, y_test = test or (X[order[:held]], y[order[:held]])
         chosen = order[held : held + n]
-        return cls(name, X[chosen], y[chosen], X_test[:_MOST_TEST], y_test[:_MOST_TEST])
+        return cls(name, X[chosen], y[chosen], X_test[:most_test], y_test[:most_test])
 
     @property
     def sizes(self) -> Array:
@@ -112,12 +120,12 @@ def tasks(folder: Path | None, *, quick: bool = False) -> Iterator[Task]:
                 yield read(path, n)
 
 
-def read(path: Path, n: int) -> Task:
+def read(path: Path, n: int, most_test: int = _MOST_TEST) -> Task:
     """A set from a file."""
     with np.load(path, allow_pickle=False) as file:
         X, y = file["X"], file["y"]
         test = (file["X_test"], np.searchsorted(np.unique(y), file["y_test"])) if "y_test" in file.files else None
-    return Task.of(path.stem, X, y, n, test)
+    return Task.of(path.stem, X, y, n, test, most_test)
 
 
 def mechanism_of(mode: str, epsilon: float, spec: HashSpec, n_classes: int, n_honest: int) -> Any:

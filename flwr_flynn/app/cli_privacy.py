@@ -34,6 +34,9 @@ def add_verb(verbs: Any) -> None:
         for name, (kind, meaning) in options.items():
             verb.add_argument(f"--{name}", type=kind, required=is_required, help=meaning)
     verb.add_argument("--class-sizes", type=_sizes, help="public sizes of the classes, with commas between")
+    verb.add_argument(
+        "--measured", type=_pair, metavar="RATIO@EPSILON", help="a ratio to no noise that is known of such data"
+    )
     verb.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture, too")
 
 
@@ -44,10 +47,18 @@ def _sizes(text: str) -> list[int]:
         raise argparse.ArgumentTypeError("expected integers with commas between") from None
 
 
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        ratio, epsilon = map(float, text.split("@"))
+    except ValueError:
+        raise argparse.ArgumentTypeError("expected a ratio and an epsilon, such as 0.9@1") from None
+    return epsilon, ratio
+
+
 def show(options: argparse.Namespace) -> int:
     """Print the plan, and write its page."""
     counted = {f"n_{name}": getattr(options, name) for name in ("examples", "features", "classes", "parties")}
-    others = ("delta", "honest_parties", "rounds", "class_sizes")
+    others = ("delta", "honest_parties", "rounds", "class_sizes", "measured")
     given = {name: value for name in others if (value := getattr(options, name)) is not None}
     found = plan(**counted, epsilon=options.epsilon, **given)
     print(found)

@@ -2,7 +2,8 @@
 
 A guess has a balanced accuracy of 1 / L. Of what a run without noise has beyond that, one with noise keeps a share: a
 logistic function of the logarithm of a class's samples over the noise. Data sets of the same public figures differ,
-mostly by a shift in that function; intervals are the shifts of 80 % of the sets that were measured.
+mostly by a shift in that function; intervals are the shifts of 80 % of the sets that were measured. One ratio that is
+known of the data, or of data of the same kind, tells the shift and makes the interval narrow.
 docs/results/plan.md has the measurements, the error on sets that the constants were not fitted to, and its limits.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._markup import STYLE, Markup, table, tag
-from flwr_flynn._validation import integer
+from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
@@ -31,8 +32,13 @@ ROUNDS = 24  # that were measured
 _LOST = 0.5  # of the accuracy of the smallest classes, below which they count as lost
 
 # From `python -m simulations plan --data FOLDER`, docs/results/plan.md. For each mechanism: middle, slope and exponent
-# of the classes; the shifts at the lower end, the median and the upper end; those of the smallest quarter of classes.
-CURVES: dict[str, tuple[tuple[float, ...], ...]] = {}
+# of the classes; the shifts at the lower end, the median and the upper end; those of the smallest quarter of classes;
+# and those around a shift that is known.
+CURVES: dict[str, tuple[tuple[float, ...], ...]] = {
+    "gaussian": ((3.517, 1.009, 0.266), (-1.68, -0.16, 0.986), (-4.603, 0.498, 4.067), (-0.575, -0.075, 0.304)),
+    "gaussian-rounds": ((3.505, 0.945, 0.353), (-1.61, 0.068, 1.015), (-6.989, 0.046, 2.847), (-0.687, -0.046, 0.319)),
+    "laplace": ((3.101, 0.781, -0.006), (-1.275, -0.043, 1.073), (-1.585, 0.688, 2.909), (-0.45, -0.021, 0.168)),
+}
 
 
 def relative(curve: Sequence[float], shift: Any, n_per_class: Any, noise: Any, n_classes: Any) -> Any:
@@ -40,10 +46,21 @@ def relative(curve: Sequence[float], shift: Any, n_per_class: Any, noise: Any, n
 
     `noise` is the standard deviation that the sum of all releases has for an L2 sensitivity of 1.
     """
-    middle, slope, classes = curve
-    score = np.log(n_per_class / noise) + classes * np.log(n_classes) - middle
-    kept, guess = 1 / (1 + np.exp(-(slope * score + shift))), 1 / n_classes
+    guess = 1 / n_classes
+    kept = 1 / (1 + np.exp(-(_score(curve, n_per_class, noise, n_classes) + shift)))
     return (guess + kept * (TYPICAL - guess)) / TYPICAL
+
+
+def shift_of(curve: Sequence[float], ratio: Any, n_per_class: Any, noise: Any, n_classes: Any) -> Any:
+    """The shift that gives a ratio; one near the ends that gives less or more."""
+    guess = 1 / n_classes
+    kept = np.clip((ratio * TYPICAL - guess) / (TYPICAL - guess), 0.001, 0.999)
+    return np.log(kept / (1 - kept)) - _score(curve, n_per_class, noise, n_classes)
+
+
+def _score(curve: Sequence[float], n_per_class: Any, noise: Any, n_classes: Any) -> Any:
+    middle, slope, classes = curve
+    return slope * (np.log(n_per_class / noise) + classes * np.log(n_classes) - middle)
 
 
 def unit_noise(mechanism: Mechanism, n_parties: int) -> float:
@@ -65,7 +82,9 @@ class Expected:
         return f"{self.ratio:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def expected(mechanism: Mechanism, n_examples: int, n_parties: int, n_smallest: float = 0.0) -> Expected | None:
+def expected(
+    mechanism: Mechanism, n_examples: int, n_parties: int, n_smallest: float = 0.0, shift: float | None = None
+) -> Expected | None:
     """The accuracy to expect of a run with these public figures; None for a mechanism that was not measured.
 
     Parameters
@@ -75,13 +94,16 @@ def expected(mechanism: Mechanism, n_examples: int, n_parties: int, n_smallest: 
     n_examples, n_parties : int
     n_smallest : float, optional
         Mean number of samples of the smallest quarter of the classes; the result is about these then.
+    shift : float, optional
+        The shift of data of this kind, for all classes.
     """
     noise = unseeded(mechanism)
     if noise.kind not in CURVES or noise.n_classes < 2:
         return None
-    curve, of_all, of_smallest = CURVES[noise.kind]
+    curve, of_all, of_smallest, around = CURVES[noise.kind]
+    shifts = of_smallest if n_smallest else of_all if shift is None else tuple(shift + each for each in around)
     given = n_smallest or n_examples / noise.n_classes, unit_noise(noise, n_parties), noise.n_classes
-    low, ratio, high = (float(relative(curve, shift, *given)) for shift in (of_smallest if n_smallest else of_all))
+    low, ratio, high = (float(relative(curve, each, *given)) for each in shifts)
     return Expected(min(ratio, 1.0), max(low - SLACK, 0.0), min(high + SLACK, 1.0))
 
 
@@ -98,6 +120,7 @@ class Figures:
     honest_parties: int | None
     rounds: int
     n_smallest: float
+    shift: float | None = None
 
     def spec(self) -> HashSpec:
         """The hash that suits the noise."""
@@ -115,9 +138,16 @@ class Figures:
             return GaussianRounds(self.epsilon, self.delta, self.rounds, **given)
         return GaussianCounts(self.epsilon, self.delta, **given)
 
+    def at(self, epsilon: float, ratio: float) -> Figures:
+        """The figures with the shift of data that had this ratio at this epsilon."""
+        ratio, other = number("measured ratio", ratio, above=0, most=1.5), replace(self, epsilon=epsilon)
+        mechanism = other.mechanism(other.spec())
+        noise, per_class = unit_noise(mechanism, self.n_parties), self.n_examples / self.n_classes
+        return replace(self, shift=float(shift_of(CURVES[mechanism.kind][0], ratio, per_class, noise, self.n_classes)))
+
     def expected(self, mechanism: Mechanism, n_smallest: float = 0.0) -> Expected:
         """The accuracy to expect with this mechanism."""
-        found = expected(mechanism, self.n_examples, self.n_parties, n_smallest)
+        found = expected(mechanism, self.n_examples, self.n_parties, n_smallest, self.shift)
         assert found is not None
         return found
 
@@ -136,7 +166,8 @@ class Figures:
             yield f"one noise for all, honest-parties {least}", replace(self, honest_parties=least)
         if self.delta:
             name = "one release, no rounds" if self.rounds else f"private-rounds {ROUNDS}"
-            yield name, replace(self, rounds=0 if self.rounds else ROUNDS)
+            name += "" if self.shift is None else ", by public figures alone"
+            yield name, replace(self, rounds=0 if self.rounds else ROUNDS, shift=None)
 
 
 @dataclass(frozen=True)
@@ -209,6 +240,7 @@ def plan(
     honest_parties: int | None = None,
     rounds: int = 0,
     class_sizes: Sequence[int] | None = None,
+    measured: tuple[float, float] | None = None,
 ) -> PrivacyPlan:
     """Predict what a private run would reach, with which settings, before anything is spent.
 
@@ -224,6 +256,9 @@ def plan(
         Noisy rounds behind the counts; none with delta 0.
     class_sizes : sequence of int, optional
         Public sizes of the classes, for the smallest quarter of them.
+    measured : (float, float), optional
+        An epsilon, and the ratio to no noise that was measured with it: by an earlier private run, or by simulations
+        of public data of the same kind, with all other figures as here. The interval is less than half as wide.
 
     Examples
     --------
@@ -244,6 +279,8 @@ def plan(
     n_smallest = sum(quarter) / len(quarter) if quarter else 0.0
     counted = n_examples, n_features, n_classes, n_parties
     given = Figures(*counted, epsilon, delta, honest_parties, rounds, n_smallest)
+    if measured is not None:
+        given = given.at(*measured)
     spec = given.spec()
     mechanism = given.mechanism(spec)
     others = tuple((name, each.expected(each.mechanism(each.spec()))) for name, each in given.others())

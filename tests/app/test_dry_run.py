@@ -123,8 +123,11 @@ def test_a_private_dry_run_names_the_policy_that_admits_it(run: Runner) -> None:
     needs = {each["key"]: each["value"] for each in plan["sites"]}
     assert (needs["max-epsilon"], needs["max-delta"], needs["mechanisms"]) == (1.0, 1e-5, "gaussian")
     assert needs["evaluate"] is True
+    (note,) = plan["privacy"]
+    assert note.startswith("Expected balanced accuracy, relative to no noise: 0.")
     run.party["evaluates"] = True
     report = run(**settings)
+    assert report["privacy"]["notes"] == [note]
     agrees(plan, report)
     assert report["class_sizes"] is None
     assert [field["least"] for field in report["messages"]["counts"]["fields"]] == [None, None]

@@ -25,37 +25,40 @@ def made(n_sets: int, spread: float) -> pd.DataFrame:
             int(generator.integers(500, 20000)),
             generator.normal(0, spread),
         )
-        for noise in np.geomspace(1, 100, 12):
+        for step, noise in enumerate(np.geomspace(1, 100, 12)):
             ratios = [
                 float(planning.relative(CURVE, shift, each, noise, n_classes)) for each in (n / n_classes, n / 40)
             ]
             named = {"set": f"set {number}", "n": n, "L": n_classes, "noise": noise, "n smallest": n / 40}
-            rows.append(named | {"all ratio": ratios[0], "small ratio": ratios[1], "small plain": 0.8, "epsilon": 1})
+            named |= {"epsilon": 1, "parties": step}
+            rows.append(named | {"all ratio": ratios[0], "small ratio": ratios[1], "small plain": 0.8})
     return pd.DataFrame(rows)
 
 
 def test_constants_are_found_again_and_intervals_hold_the_sets() -> None:
-    curve, shifts, smallest = plan.fitted(made(40, 0.0))
+    curve, shifts, smallest, around = plan.fitted(made(40, 0.0))
     assert curve == pytest.approx(CURVE, abs=0.01)
     assert shifts[1] == pytest.approx(0, abs=0.01) == pytest.approx(smallest[1], abs=0.01)
     assert shifts[0] > 0 > shifts[2]  # the slack alone covers sets without a spread
     rows = made(60, 1.0)
-    curve, shifts, _ = plan.fitted(rows)
+    curve, shifts, _, around = plan.fitted(rows)
     assert curve[1] == pytest.approx(CURVE[1], abs=0.2)
     # Normal quantiles of the shifts of sets; the slack makes them narrower.
     assert -1.9 < shifts[0] - shifts[1] < -0.9
-    assert 0.9 < shifts[2] - shifts[1] < 1.9
-    for is_small in (False, True):
-        found = plan.left_out(rows, is_small)
-        assert 0.75 < found["inside"].mean() < 0.97
+    assert 0.7 < shifts[2] - shifts[1] < 1.9
+    assert around == pytest.approx((0, 0, 0), abs=0.5)  # what a reference tells of a set is all that there is
+    found = plan.left_out(rows)
+    for kind in (plan.FIGURES, plan.SMALLEST):
+        assert 0.75 < found[kind]["inside"].mean() < 0.97
+    assert found[plan.MEASURED]["inside"].mean() > 0.75
 
 
 def test_a_set_says_nothing_about_itself() -> None:
     rows = made(12, 0.5)
-    before = plan.left_out(rows, small=False)
+    before = plan.left_out(rows)[plan.FIGURES]
     name = rows["set"] == "set 3"
     rows.loc[name, "all ratio"] = rows.loc[name, "all ratio"] ** 3
-    after = plan.left_out(rows, small=False)
+    after = plan.left_out(rows)[plan.FIGURES]
     mine = before["set"] == "set 3"
     assert (before[mine]["ratio"].to_numpy() == after[mine]["ratio"].to_numpy()).all()
     assert (before[~mine]["ratio"].to_numpy() != after[~mine]["ratio"].to_numpy()).any()
