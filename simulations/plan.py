@@ -7,8 +7,9 @@ measurement: epsilon .25, .5, 1, 2 and 4 at delta 1e-5, one, two and ten parties
 one noise of which seven are honest; one release of counts, counts and 24 rounds, and Laplace noise.
 
 `flwr_flynn.privacy.planning` predicts the ratio, with an interval of 80 %: from public figures, or from these and one
-ratio of the same data, here that at epsilon 1 for two parties; ratios of other data of the same kind were not tried. Its constants are fitted to all sets.
-What the page says about a set comes from constants and intervals that were made without it.
+ratio of the same data, here that at epsilon 1 for two parties; ratios of other data of the same kind were not tried.
+Its constants are fitted to all sets. What the page says about a set comes from constants and intervals that were made
+without it.
 """
 
 from __future__ import annotations

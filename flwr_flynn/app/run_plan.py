@@ -76,12 +76,13 @@ class RunPlan:
     @property
     def notes(self) -> list[str]:
         """Assumptions of the guarantee, and the accuracy to expect of a new federation, in words."""
-        mechanism, n_examples = self.strategy.run.options.run_spec.mechanism, self.hashes and self.hashes.n_examples
-        said = [str(self.shared)] if self.shared else []
-        if mechanism is not None and n_examples:
-            n_parties = self.config.min_available or self.parties or 1
-            if found := expected(mechanism, n_examples, n_parties):
-                said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 %.")
+        mechanism, config = self.strategy.run.options.run_spec.mechanism, self.config
+        if mechanism is None or self.hashes is None:
+            return []
+        said, n_parties = [str(self.shared)] if self.shared else [], config.min_available or self.parties or 1
+        found = expected(mechanism, self.hashes.n_examples or 0, n_parties)
+        if found and not (config.hash_dim or config.hash_nnz):  # with the sizes that were measured
+            said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 %.")
         return said
 
 
