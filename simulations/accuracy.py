@@ -340,7 +340,6 @@ def main(arguments: list[str]) -> None:
     tables = {
         "FlyNN with its defaults:": beaten,
         f"{THOROUGH}:": against(rows, THOROUGH, (FLYNN, *methods.OTHERS)),
-        f"FlyNN, refined in {methods.REFINE_ROUNDS} rounds:": against(rows, methods.REFINED, (FLYNN, *methods.OTHERS)),
         "All methods:": compared,
         "Probabilities:": calibration,
         "Samples of classes never seen, mean over classes:": [row for row in novelty if row["class"] == "mean"],

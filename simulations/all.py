@@ -30,10 +30,10 @@ PAGES = {
     "figures": "--data",
     "privacy": "--data",
     "plan": "--data",
+    "membership": "--data --sets digits,letters",
     "trees": "--data",
     "tables": "",
     "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
-    "refinement": "--data --sets letters,digits,fashion_mnist,mnist --rounds 20",
     "noniid": "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist",
     "parties": "--whole 1000,10000,100000 --messages 100,300,1000",
 }

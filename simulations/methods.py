@@ -38,9 +38,8 @@ from simulations.results import MODEL, Row, reliability
 
 Array = npt.NDArray[Any]
 
-FLYNN, THOROUGH, REFINED = "FlyNN", "FlyNN thorough", "FlyNN refined"
+FLYNN, THOROUGH = "FlyNN", "FlyNN thorough"
 PAPER, TUNED = "FlyNN paper", "FlyNN tuned"
-REFINE_ROUNDS = 8
 KNN, KNN_NESTED = "kNN", "kNN, nested"  # the better of two scalings: on the folds, or within each training fold
 CENTRALISED = {"forest": "random forest", "boosting": "gradient boosting", "logistic": "logistic regression"}
 KNN_COLUMNS = "kNN on FlyNN's columns"
@@ -409,12 +408,6 @@ JOBS: dict[str, Job] = {
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
     FLYNN: Job(flynn, ("seed", "threads"), _BOTH),
     THOROUGH: Job(partial(flynn, name=THOROUGH, parameters={"effort": "thorough"}), ("seed", "threads"), _BOTH),
-    REFINED: Job(
-        partial(flynn, name=REFINED, parameters={"refine_rounds": REFINE_ROUNDS}),
-        ("seed", "threads"),
-        _BOTH,
-        about={"rounds": REFINE_ROUNDS},
-    ),
     KNN_COLUMNS: Job(knn_on_columns, ("seed", "largest_k", "threads"), _BOTH),
     PAPER: Job(flynn_paper, _DRAWN, (*_BOTH, "simulations.paper_flynn")),
     TUNED: Job(flynn_tuned, _DRAWN, about={"options": TUNED_OPTIONS}),
@@ -432,7 +425,7 @@ JOBS: dict[str, Job] = {
 MAIN = (FLYNN, KNN, *CENTRALISED)
 """The jobs that are quick enough for data sets of any size: nothing is tuned but kNN."""
 
-COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, THOROUGH, REFINED, KNN_COLUMNS, PAPER, TUNED)
+COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, THOROUGH, KNN_COLUMNS, PAPER, TUNED)
 """The jobs of the comparison."""
 
 OTHERS = (KNN, KNN_NESTED, *CENTRALISED.values())

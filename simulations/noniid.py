@@ -1,11 +1,10 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
 "FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`, which
-parties use where their columns differ beyond chance, "FlyNN thorough" the same with a Gram matrix (`effort`), in two
-more exchanges, and "FlyNN refined" the default with six rounds of refinement. In every cell where nobody aligns they
-must have the SHA-256 of the model of the pooled samples. "FlyNN" is a single hash: one round of exact counts, features
-as they are, sizes and scoring by default; the details show the SHA-256 of its counts and of those of the pooled
-samples.
+parties use where their columns differ beyond chance, and "FlyNN thorough" the same with a Gram matrix (`effort`), in
+two more exchanges. In every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
+"FlyNN" is a single hash: one round of exact counts, features as they are, sizes and scoring by default; the details
+show the SHA-256 of its counts and of those of the pooled samples.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in every round by Flower's own FedAvg
 and FedProx, by SCAFFOLD, by FedAvg with the last layer kept at each party (own heads, FedPer), and by FedAvg in a
@@ -77,8 +76,8 @@ from simulations.workers import WHERE, Workers, workers
 
 Array = npt.NDArray[Any]
 
-FLYNN, DEFAULT, THOROUGH, REFINED, HEADS = "FlyNN", "FlyNN default", "FlyNN thorough", "FlyNN refined", "own heads"
-COMMITTEES: dict[str, dict[str, Any]] = {DEFAULT: {}, THOROUGH: {"effort": "thorough"}, REFINED: {"refine_rounds": 6}}
+FLYNN, DEFAULT, THOROUGH, HEADS = "FlyNN", "FlyNN default", "FlyNN thorough", "own heads"
+COMMITTEES: dict[str, dict[str, Any]] = {DEFAULT: {}, THOROUGH: {"effort": "thorough"}}
 """Models of several hashes, by the parameters of `FlyNNClassifier` that they have."""
 
 ALGORITHMS: dict[str, type[GradientClient]] = {
@@ -164,9 +163,8 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
 def committee(parts: Parts, given: dict[str, Any]) -> Row:
     """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
-    effort, n_refined = given.get("effort", "default"), given.get("refine_rounds", 0)
-    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", effort=effort)
-    options = RunOptions(plan, range(parts.n_classes), n_parties, refine_rounds=n_refined, align=True)
+    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", **given)
+    options = RunOptions(plan, range(parts.n_classes), n_parties, align=True)
     run = federate_in_process(options, parts.parties(min_examples=1))
     model, all_classes = run.model.model_, set(train.y) == set(range(parts.n_classes))
     if all_classes and not model.aligned and model.sha256() != _pooled(train, given):
@@ -532,10 +530,9 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         what = "a cell is a data set, number of parties, split and seed"
         yield f"{THOROUGH} beside the baselines of many rounds, with class prior; {what}:", ahead(frame)
         yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
-    for ours in (DEFAULT, REFINED):
-        if len(other := beside(rows, ours)):
-            yield f"{ours} beside them:", ahead(other, ours)[-1:]
-            yield f"{ours} by data set:", by_set(rows, other, ours)
+    if len(other := beside(rows, DEFAULT)):
+        yield f"{DEFAULT} beside them:", ahead(other, DEFAULT)[-1:]
+        yield f"{DEFAULT} by data set:", by_set(rows, other, DEFAULT)
     yield f"Effect of the class prior on parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
         yield f"Where {THOROUGH} is behind: its figure, then that of the best baseline:", lost

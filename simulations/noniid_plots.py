@@ -37,7 +37,6 @@ _FLYNN: dict[str, dict[str, Any]] = {
     "FlyNN": {"color": "black", "linestyle": "-", "marker": "o", "linewidth": 2.2, "zorder": 5},
     "FlyNN default": {"color": "tab:blue", "linestyle": "-", "marker": "D", "linewidth": 1.6, "zorder": 5},
     "FlyNN thorough": {"color": "magenta", "linestyle": "-", "marker": "P", "linewidth": 1.6, "zorder": 5},
-    "FlyNN refined": {"color": "tab:purple", "linestyle": "-", "marker": "*", "linewidth": 1.6, "zorder": 5},
 }
 
 

@@ -12,6 +12,7 @@ from simulations.results import Row
 
 _STYLES: dict[str, dict[str, Any]] = {  # by mechanism, in the order of the legend
     "paper, best T on the test set": {"color": "tab:orange", "marker": "s"},
+    "Gaussian, 24 rounds": {"color": "tab:purple", "marker": "D"},
     "Gaussian": {"color": "tab:blue", "marker": "o"},
     "Laplace": {"color": "tab:green", "marker": "^"},
     "Gaussian, the paper's hash": {"color": "tab:blue", "linestyle": ":"},

@@ -27,7 +27,6 @@ from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import AlignedHistograms, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
-from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
@@ -46,8 +45,6 @@ from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -72,13 +69,12 @@ RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts i
 WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
-WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
+WEIGHTS = tuple((part.array.T - 2).astype(np.int32) for part in PAIRS[1])
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
 SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
-    RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
     GramRequest(SECURE),
     GramEvaluationRequest(SECURE, FITS[0]),
 ]
@@ -206,7 +202,6 @@ def request_seeds() -> list[Request[Any]]:
     pair = CountsOfSpecs(PAIRS[1])
     candidates = (ScoringRule("balanced", 0.5), ScoringRule("novelty", 0.0), ScoringRule("bayes", 0.0))
     scoring = ScoringRule("balanced", 0.5, 1.5)
-    members = tuple(ModelMember(spec, counts, scoring, 0.5) for spec, counts in zip(TWO.specs, PAIRS[1], strict=True))
     return [
         COLUMNS,
         ColumnsRequest(4, (1, 2), ("a", "b", "c", "d")),
@@ -215,11 +210,7 @@ def request_seeds() -> list[Request[Any]]:
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
-        *(HeldOutRequest(run) for run in (RUN, TWO, SECURE)),
         *SECURE_SUMS,
-        RefinementRequest(RUN, WEIGHTS[:1], FACTORS),
-        RefinementRequest(TWO, WEIGHTS, FACTORS),
-        RefinementRequest(TWO, WEIGHTS, FACTORS, members),
         evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
         *(GramRequest(run) for run in (RUN, TWO)),
         *(GramEvaluationRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
@@ -341,7 +332,7 @@ class Parties:
             raise PayloadError("declined")
 
 
-RESULTING = ("selection", "held-out", "refinement", "gram", "gram evaluation", "evaluation")
+RESULTING = ("selection", "gram", "gram evaluation", "evaluation")
 CLASSES_SENT = json.dumps(CLASSES)
 
 
@@ -393,8 +384,6 @@ def _bytes_of(total: Any) -> list[bytes]:
         return [part.array.tobytes() for part in total.parts]
     if isinstance(total, ColumnHistograms):
         return [each.tobytes() for each in (total.n_per_class, total.cells, total.counts)]
-    if isinstance(total, RefinementStatistic):
-        return [each.tobytes() for each in (*total.gradient, total.held_out, total.correct, total.before)]
     if isinstance(total, GramMatrix):
         return [each.tobytes() for each in (total.products, total.sums, total.n_per_class)]
     return [np.asarray(each).tobytes() for each in total.tables]
@@ -616,7 +605,6 @@ def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[
     return use
 
 
-REFINING = Server(stopped(2, refine_rounds=3), EVALUATE)  # it has weights, and asks for its second round
 PAIRING, TRYING = (Server(stopped(n, gram=24), EVALUATE) for n in (0, 1))
 
 
@@ -630,11 +618,6 @@ def after_selection(total: Any, selection: Any) -> None:
     assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[0][choice.scoring]
     assert selection.examples <= len(X)
     json.dumps(selection.to_dict(), allow_nan=False)
-
-
-def after_refinement(total: Any, result: Any) -> None:
-    assert (total.correct <= total.held_out).all()
-    assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in result.search.trial)
 
 
 def after_pairs(total: Any, result: Any) -> None:
@@ -655,7 +638,6 @@ def after_trial(total: Any, result: Any) -> None:
 
 LAYOUTS: dict[str, tuple[Server, Callable[[Any, Any], object]]] = {
     "selection": (SELECTING, after_selection),
-    "refinement": (REFINING, after_refinement),
     "gram": (PAIRING, after_pairs),
     "gram evaluation": (TRYING, after_trial),
     "evaluation": (EVALUATING, after_evaluation),

@@ -24,7 +24,6 @@ from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, Wit
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
-from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, STATISTIC
@@ -38,8 +37,6 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts
 from tests.fakes import evaluation_of
@@ -54,7 +51,7 @@ _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
-_MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
+_WEIGHTS = (np.arange(72, dtype=np.int32).reshape(24, 3),)
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
 _GRAM = GramScoring([SPEC], _FIT.weights[0], _FIT.bias[0], 1.0, 0.5)
 
@@ -78,8 +75,6 @@ FITS: dict[str, Request[Any]] = {
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
-    "secure held-out": HeldOutRequest(SECURE),
-    "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "secure gram": GramRequest(SECURE),
     "secure gram evaluation": GramEvaluationRequest(SECURE, _FIT),
     "secure evaluation": SecureEvaluationRequest(SECURE, _MODEL),
@@ -92,9 +87,6 @@ FITS: dict[str, Request[Any]] = {
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
-    "held-out": HeldOutRequest(EXACT),
-    "refinement": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
-    "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS[0], _CENTRE),
     "gram": GramRequest(EXACT),
     "gram evaluation": GramEvaluationRequest(EXACT, _FIT),

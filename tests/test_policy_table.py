@@ -15,11 +15,10 @@ from tests import policy_table
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-REFINEMENT = {"held-out", "refinement", "refinement, later"}
 GRAM = {"gram", "gram evaluation"}
-SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "held-out", "refinement", "evaluation")}
+SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
-OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
+OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
 PRIVATE = {"noisy", "noisy refinement", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records."""
 

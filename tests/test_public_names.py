@@ -19,7 +19,7 @@ PUBLIC = {
     "PrivacyPlan SimulatedRelease TopTLaplace clamped mechanism_from_dict plan suggest_spec",
     "flwr_flynn.secagg": "mod workflow",
     "flwr_flynn.federation": "Federation Member",
-    "flwr_flynn.tables": "Column Schema read_schema",
+    "flwr_flynn.tables": "Column Schema read_schema scattered",
 }
 
 

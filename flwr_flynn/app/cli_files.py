@@ -17,7 +17,8 @@ from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import codebook
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
 from flwr_flynn.tables.summary import TableSummary
 

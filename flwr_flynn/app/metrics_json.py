@@ -20,7 +20,7 @@ from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members, searched
+from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
@@ -166,17 +166,11 @@ def alignment(run: Run) -> dict[str, Any] | None:
 
 
 def refinement(run: Run) -> dict[str, Any] | None:
-    """Balanced accuracy on the refinement's validation samples, and parties that missed a round; None without it."""
-    search = searched(run.state)
-    if search is None:
-        return None
+    """Noisy rounds, and parties that missed one; None without them."""
     found = {name: each.missing for name, each in run.state.results.items() if isinstance(each, Refined)}
-    return {
-        "accuracy_before": search.accuracies[0] if search.accuracies else None,
-        "accuracies": list(search.accuracies[1:]),
-        "is_used": search.best is not None,
-        "missing": {name: missing for name, missing in found.items() if missing},
-    }
+    if not found:
+        return None
+    return {"rounds": len(found), "missing": {name: missing for name, missing in found.items() if missing}}
 
 
 def gram(run: Run) -> dict[str, Any] | None:

@@ -83,7 +83,10 @@ def _schema_rows(schema: dict[str, Any]) -> list[Row]:
     parts = [f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds]
     with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
     source = "learned from the parties" if schema["is_learned"] else "from the server's file"
-    rows = [("columns", f"{', '.join(parts)}; {with_gaps} with gaps; {source}")]
+    text = f"{', '.join(parts)}; {with_gaps} with gaps; {source}"
+    if images := schema.get("images"):
+        text = f"pixels of images, {images[0]} x {images[1]}; their scattering coefficients are hashed"
+    rows = [("columns", text)]
     return rows + _reasons("left out", schema["left_out"]) + _reasons("no kinds and levels", schema["missing"])
 
 
@@ -124,20 +127,9 @@ def _alignment_text(alignment: dict[str, Any]) -> str:
 def _refinement_rows(report: Report) -> list[Row]:
     refinement = report["refinement"]
     if refinement is None:
-        can_be = report["selection"] is not None and report["action"] != "evaluate" and report["gram"] is None
-        is_plan = report["action"] == "train" and report["columns"] is not None
-        option = 'effort="thorough"' if is_plan else "gram=1024"
-        text = f"none; {option} or refine-rounds=6 would be more accurate, for more bytes"
-        return [("refinement", text)] if can_be else []
-    if not refinement["accuracies"]:
-        if refinement["is_used"] and report["privacy"]:
-            text = "noisy rounds under the guarantee of the counts, judged on no samples"
-            return [("refinement", text), *_phase_reasons(refinement["missing"])]
-        return [("refinement", "none: no party with samples replied")]
-    before, found = refinement["accuracy_before"], refinement["accuracies"]
-    used = "" if refinement["is_used"] else "; not used"
-    text = f"{before:.4f} before, {max(found):.4f} in round {found.index(max(found)) + 1} of {len(found)}{used}"
-    return [("refinement, validation", text), *_phase_reasons(refinement["missing"])]
+        return []
+    text = f"{refinement['rounds']} noisy rounds under the guarantee of the counts, judged on no samples"
+    return [("refinement", text), *_phase_reasons(refinement["missing"])]
 
 
 def _gram_rows(report: Report) -> list[Row]:

@@ -41,7 +41,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
-from flwr_flynn.model.refinement_search import BYTES_PER_WEIGHT
+from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 from flwr_flynn.privacy.planning import expected
 from flwr_flynn.tables import schema_file
@@ -152,7 +152,6 @@ def _strategy(
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
-        refine_rounds=config.refine_rounds,
         gram=config.gram or None,
         align=config.align and saved is None,
         groups=config.groups,
@@ -228,10 +227,12 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
 
 
 def own_schema(config: RunConfig) -> Schema | None:
-    """The server's own schema file, if the run has one."""
+    """The schema of the run's setting, a file of the server's own or that of images; None without one."""
     if config.schema in ("", "learn"):
         return None
     try:
+        if images := config.images():
+            return Schema.of_images(*images)
         return schema_file.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
         text = datasets.full_text(error) if isinstance(error, FlyNNError) else f"{type(error).__name__}"
@@ -245,7 +246,7 @@ def _learns(config: RunConfig) -> bool:
 
 def _with_ranges(config: RunConfig, plan: HashPlan, schema: Schema) -> HashPlan:
     """The plan with the public ranges of a schema, where nothing is learned of the columns."""
-    if plan.scaling is not None or plan.ranges is not None:
+    if plan.scaling is not None or plan.ranges is not None or schema.images:
         return plan
     if schema.ranges is None:
         raise config.refused("schema", "low and high of each number, and no dates, where nothing is learned of columns")
@@ -308,10 +309,6 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
         if config.secure:  # a few digits each
             needs[f"a secure sum of the gradients of {rows}"] = 8 * entry * n_weights
-    if config.refine_rounds:
-        largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
-        n_weights = n_classes * sum(largest)
-        needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
     if config.gram or plan.has_gram:
         n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
         # In a secure sum, two digits or more for each sum of products.
@@ -322,7 +319,7 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
 
 def _most_bins(config: RunConfig, parties: int | None) -> int:
     X = None if parties is None else datasets.simulated_dataset(config).X
-    is_image = isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8)
+    is_image = not config.images() and isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8)
     return 256 if is_image else USUAL_BINS
 
 

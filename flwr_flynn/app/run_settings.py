@@ -14,12 +14,11 @@ from typing import Any
 
 from flwr_flynn.app.settings_parser import Settings, as_setting, setting
 from flwr_flynn.errors import SpecError
-from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
-from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS as MOST_PRIVATE_ROUNDS
+from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS
 
 PARTITIONERS = (
     *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
@@ -232,18 +231,10 @@ class ScoringSettings(RunSettings):
         fixed_by_federation=("evaluate",),
     )
     rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
-    refine_rounds: int = setting(
-        0,
-        "rounds that refine the model after the counts: more accurate with many samples, for many times the bytes; not "
-        "with `epsilon`",
-        low=0,
-        high=MOST_ROUNDS,
-        fixed_by_federation=("evaluate",),
-    )
     gram: int = setting(
         0,
         "rows of the hashes of a Gram matrix, such as 1024 or 2048, at least 16; 0: by `effort`. A more accurate model "
-        "by two more exchanges, about a byte for each pair of rows; not with `refine-rounds` or `epsilon`",
+        "by two more exchanges, about a byte for each pair of rows; not with `epsilon`",
         low=0,
         high=MOST_ROWS,
         fixed_by_federation=("evaluate",),
@@ -262,8 +253,6 @@ class ScoringSettings(RunSettings):
         self.decay_value()
         if 0 < self.gram < LEAST_ROWS:
             raise self.refused("gram", f"0, or at least {LEAST_ROWS}")
-        if self.gram and self.refine_rounds:
-            raise self.refused("gram", "0 with refine-rounds")
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
@@ -305,7 +294,7 @@ class PrivacySettings(RunSettings):
         "rounds that refine the noisy model, under the same epsilon and delta: more accurate, for as many more "
         "exchanges. 24 is enough; a party answers them once. 0: none; not without `delta`",
         low=0,
-        high=MOST_PRIVATE_ROUNDS,
+        high=MOST_ROUNDS,
     )
     neighbours: str = _private(
         "add-remove",

@@ -29,7 +29,7 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, GramScoring, checked_gram_specs
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as GRAM_WEIGHT
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
+from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
 

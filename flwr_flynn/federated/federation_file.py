@@ -37,8 +37,8 @@ from flwr_flynn.privacy import mechanism_from_dict
 
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
-AFTER_REFINEMENT = ("evaluation", "")
-"""Phases that are due when refinement and the Gram matrix are over."""
+BEHIND_MODEL = ("evaluation", "")
+"""Phases that are due when noisy refinement and the Gram matrix are over."""
 
 _ROSTER = {"format", "mode", "bound", "mechanism", "phase", "members", "selected", "max_members", "thorough"}
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
@@ -83,7 +83,7 @@ class Federation:
             raise ModelFileError("model", "a member for each spec of the run", f"{len(self.shared.members)}")
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if (self.shared.refined is not None or self.shared.gram is not None) and self.phase not in AFTER_REFINEMENT:
+        if (self.shared.refined is not None or self.shared.gram is not None) and self.phase not in BEHIND_MODEL:
             raise ModelFileError("phase", "evaluation, or none, with a refined model or the Gram matrix", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))

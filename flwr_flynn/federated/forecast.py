@@ -19,7 +19,6 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import score_fields
 from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
 from flwr_flynn.federated.phases.noisy_refinement import noisy_refinements
-from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, key
@@ -29,7 +28,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.gram import GRAM_TEMPERATURES
 from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
-from flwr_flynn.model.refinement import LEVELS
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.score_histograms import MOST_CLASSES, N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
@@ -37,8 +35,6 @@ from flwr_flynn.model.scoring import given_scoring
 _TABLE_ENTRY = 4  # bytes of a log-loss
 _VALUE = 0.6  # bytes of a value in a histogram of a party with the default floor, at most
 _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
-_RESIDUALS = 0.8  # bytes of a sum of residuals
-_WEIGHT = 0.6  # bytes of a weight of the refinement
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
 _GRAM_WEIGHT = 1.4  # bytes of a weight of a row
 _SCORE = 1.5  # bytes of a probability of a sample in the histograms of the evaluation; a quarter as many are held out
@@ -115,14 +111,6 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         "selection": (both * N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + both * sums),
         "evaluation": (16 * n_classes**2 + scores, announced + members),
     }
-    kept = n_classes * min(options.max_members, len(specs)) / len(specs)  # entries of a row, and members of a spec
-    n_weights = kept * sum(spec.hash_dim for spec in specs)
-    n_sums = min(n_weights, kept * share * sum(spec.hash_nnz for spec in specs))
-    if options.refine_rounds:
-        found["evaluation"] = (n_classes**2 + scores, announced + members + _WEIGHT * n_weights)
-    found["held-out"] = (members / 5, announced)
-    for number in range(1, options.refine_rounds + 1):
-        found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
     n_rows = options.gram_rows(n_examples, n_columns) if options.has_gram else 0
     product = _PRODUCT + math.log2(share + 1) / 8
     found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
@@ -149,7 +137,6 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
     run, bound, both = options.run_spec, options.secure_bound or 0, 2 if options.align else 1
     n_classes, sizes = run.n_classes, Sizes(bound, bound)
     specs = options.counted_specs(run.specs) * both
-    members = sorted(specs, key=lambda spec: -spec.hash_dim)[: options.max_members]
     n_decays = 1 if options.rule == "bayes" or given_scoring(options.rule, options.decay) else N_DECAYS
     columns = ColumnsRequest(run.spec.n_features, run.classes).fields(sizes)
     n_examples = None if options.plan is None or options.learn_schema else options.plan.n_examples
@@ -167,13 +154,6 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
         "aligned columns": [*columns, Field("alignments", (1,), 1, PLAIN)],
         "counts": _counts_fields(specs, n_classes, sizes),
         "selection": leave_one_out_fields([n_decays] * len(specs), n_classes, sizes),
-        "held-out": _counts_fields(members, n_classes, sizes),
-        **{
-            f"refinement {number}": refinement_fields(
-                [(spec.hash_dim, n_classes) for spec in members], [LEVELS] * n_classes, sizes
-            )
-            for number in range(1, options.refine_rounds + 1)
-        },
         **{
             phase.name: [Field("gradient", (run.spec.hash_dim, n_classes), 0, PLAIN, True)]
             for phase in noisy_refinements(run)

@@ -29,12 +29,8 @@ MOST_GROUPS = 256
 
 Table = npt.NDArray[np.int64]
 
-_SUMS = {"gram": "Gram matrix", "refine_rounds": "gradients"}
-
-
-def not_by_group(name: str) -> str:
-    """Reason why a run with groups has none of the sums that the setting `name` asks for, see docs/how_to/liars.md."""
-    return f"{_SUMS[name]} are sums over all parties, out of which no group can be taken"
+NO_GRAM = "the Gram matrix is a sum over all parties, out of which no group can be taken"
+"""Reason why a run with groups has no Gram matrix, see docs/how_to/liars.md."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge, not_by_group
+from flwr_flynn.federated.groups import MOST_GROUPS, NO_GRAM, Grouping, Judge
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
@@ -29,9 +29,6 @@ parties whose samples have changed, distribute it, or go on with it."""
 
 
 _MOST_SCORES = 2**24  # integers in the histograms of all subgroups
-
-MOST_ROUNDS = 1000
-"""Rounds of the refinement, at most."""
 
 
 class PlannedPhase(Protocol):
@@ -66,7 +63,6 @@ class RunOptionsDict(TypedDict, total=False):
     distribute: bool
     group_column: str
     accept_failures: bool
-    refine_rounds: int
     gram: int | None
     align: bool
     groups: int
@@ -129,13 +125,10 @@ class RunOptions:
         Category among the columns of the run's schema, by whose levels the evaluation reports as well.
     accept_failures : bool, default=True
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
-    refine_rounds : int, default=0
-        Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
-        Only with exact counts, and where parties evaluate the model.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
-        exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model,
-        and without `refine_rounds`. 0: none. Default: by the `effort` of a `HashPlan`.
+        exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
+        0: none. Default: by the `effort` of a `HashPlan`.
     align : bool, default=False
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
         `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties evaluate the model, and without
@@ -174,7 +167,6 @@ class RunOptions:
     distribute: bool = False
     group_column: str = ""
     accept_failures: bool = True
-    refine_rounds: int = 0
     gram: int | None = None
     align: bool = False
     groups: int = 0
@@ -207,7 +199,7 @@ class RunOptions:
         number("fraction_evaluate", self.fraction_evaluate, 0, 1)
         for name in ("distribute", "accept_failures", "align", "learn_schema"):
             boolean(name, getattr(self, name))
-        for name, most in (("groups", MOST_GROUPS), ("refine_rounds", MOST_ROUNDS), ("gram", MOST_ROWS)):
+        for name, most in (("groups", MOST_GROUPS), ("gram", MOST_ROWS)):
             if name != "gram" or self.gram is not None:
                 integer(name, getattr(self, name), least=0, most=most)
         if self.trusted is not None and not self.groups:
@@ -242,21 +234,16 @@ class RunOptions:
             yield "groups", len(run.specs) > 1, "0 with several specs, as groups are judged by one"
             yield "groups", run.n_aligned > 0, "0 with aligned samples, as the server's are not"
             yield "groups", not run.is_plain, f"0 with {run.mode} counts, which are judged in clear"
-            for name in ("refine_rounds", "gram"):
-                yield "groups", bool(getattr(self, name)), f"0 with {name}: {not_by_group(name)}"
+            yield "groups", bool(self.gram), f"0 with gram: {NO_GRAM}"
             yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
-        for name in ("refine_rounds", "gram"):
-            if getattr(self, name):
-                yield name, self.mechanism is not None, "0 with noisy counts"
-                is_tried = purpose != "evaluate" and self.is_evaluated
-                yield name, not is_tried, "0 where parties do not evaluate a new model"
         if self.gram:
+            yield "gram", self.mechanism is not None, "0 with noisy counts"
+            is_tried = purpose != "evaluate" and self.is_evaluated
+            yield "gram", not is_tried, "0 where parties do not evaluate a new model"
             yield "gram", self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
-            yield "gram", self.refine_rounds > 0, "0 with refine_rounds"
         elif self.has_gram:
-            is_possible = self.refine_rounds == 0 and self.is_evaluated
-            expected = "effort quick or default, or gram 0, with refine_rounds, and where parties evaluate no model"
-            yield "spec", not is_possible, expected
+            expected = "effort quick or default, or gram 0, where parties evaluate no model"
+            yield "spec", not self.is_evaluated, expected
         is_alignable = self.selects and self.plan is not None and self.secure_bound is None
         expected = "False, but in clear for a plan of scaling auto that parties choose from"
         yield "align", self.align and not is_alignable, expected
@@ -302,9 +289,7 @@ class RunOptions:
     @property
     def has_gram(self) -> bool:
         """True if the model gets a Gram matrix."""
-        is_possible = self.plan is not None or (
-            self.is_evaluated and not self.refine_rounds and self.purpose != "evaluate"
-        )
+        is_possible = self.plan is not None or (self.is_evaluated and self.purpose != "evaluate")
         return bool(self.gram) or (self.is_thorough and is_possible)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flwr_flynn.federated.federation_file import AFTER_REFINEMENT, Federation
+from flwr_flynn.federated.federation_file import BEHIND_MODEL, Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
@@ -15,17 +15,15 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.noisy_rounds import Descent
-from flwr_flynn.model.refinement import Weights
-from flwr_flynn.model.refinement_search import Search
+from flwr_flynn.model.noisy_rounds import Descent, Weights
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
 
 @dataclass(frozen=True)
 class Refined:
-    """The result of a round of the refinement."""
+    """The result of a round of the noisy refinement."""
 
-    search: Search | Descent | None  # of the newest round alone
+    descent: Descent | None  # of the newest round alone
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
@@ -66,17 +64,17 @@ def _is_chosen(saved: Federation, options: RunOptions) -> bool:
     return saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection
 
 
-def searched(state: RunState) -> Search | Descent | None:
-    """The search of the refinement, as far as it came; None without one."""
-    searches = [result.search for result in state.results.values() if isinstance(result, Refined)]
-    return next((search for search in reversed(searches) if search is not None), None)
+def descent_of(state: RunState) -> Descent | None:
+    """The descent of the noisy refinement, as far as it came; None without one."""
+    found = [result.descent for result in state.results.values() if isinstance(result, Refined)]
+    return next((descent for descent in reversed(found) if descent is not None), None)
 
 
 def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     """The weights of the model, if it is refined: in this run, or in the saved one whose counts it has."""
-    search, saved = searched(state), options.federation
-    if search is not None:
-        return search.best
+    descent, saved = descent_of(state), options.federation
+    if descent is not None:
+        return descent.best
     return saved.shared.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
@@ -119,8 +117,8 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
     else:
         totals, scoring = state.results["counts"], chosen[0].scoring
         chosen = tuple(ModelMember(spec, part, scoring) for spec, part in zip(run.specs, totals.parts, strict=True))
-    # A search that is not over is not saved: a later run begins it anew.
-    has_all = phase in AFTER_REFINEMENT and (is_selected or len(chosen) == 1)
+    # A descent that is not over is not saved: a later run begins it anew.
+    has_all = phase in BEHIND_MODEL and (is_selected or len(chosen) == 1)
     refined, gram = (refined_of(state, options), gram_of(state, options)) if has_all else (None, None)
     most = 1 if is_selected else options.max_members
     model = model_of_members(run, chosen, refined, gram)

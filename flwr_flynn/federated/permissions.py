@@ -29,8 +29,7 @@ from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.noisy_rounds import clipped_gradient
-from flwr_flynn.model.refinement import weights_sha256
+from flwr_flynn.model.noisy_rounds import clipped_gradient, weights_sha256
 from flwr_flynn.privacy import GaussianRounds, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.privacy.release_policy import unseeded

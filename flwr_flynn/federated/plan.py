@@ -3,22 +3,21 @@
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        schema, columns, counts, selection, refinement or gram, evaluation
-join         counts (added), selection, refinement or gram, evaluation
-withdraw     counts (taken out), selection, refinement or gram, evaluation
-update       counts (replaced), selection, refinement or gram, evaluation
+train        schema, columns, counts, selection, gram, evaluation
+join         counts (added), selection, gram, evaluation
+withdraw     counts (taken out), selection, gram, evaluation
+update       counts (replaced), selection, gram, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
-With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on are in the place of
-the refinement. With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to
-"bins 5" come before the columns, and all phases but the evaluation are on the train channel. The refinement is phase
-"held-out" and a phase for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of
-these begins them anew, for gram with the selection before them. Left out are the schema without `learn_schema`; the
-columns without a plan that derives specs from them; the selection for one candidate, where nobody evaluates the model,
-and for noisy counts; the refinement without `refine_rounds`; gram without `gram` or effort "thorough"; and the
-evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
+With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on come behind the
+counts. With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to "bins 5"
+come before the columns, and all phases but the evaluation are on the train channel. Phase "gram" has "gram evaluation"
+behind it; a run that stopped there begins anew with the selection, one that stopped in a noisy round with the first of
+these. Left out are the schema without `learn_schema`; the columns without a plan that derives specs from them; the
+selection for one candidate, where nobody evaluates the model, and for noisy counts; gram without `gram` or effort
+"thorough"; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from flwr_flynn.federated.phases import (
     evaluation,
     gram,
     noisy_refinement,
-    refinement,
     secure_columns,
     selection,
     table_schema,
@@ -73,7 +71,6 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         (columns.ALIGNED_COLUMNS, is_planned and options.align),
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
-        *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),
         *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),
         *((phase, options.has_gram) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
     ]

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Features, Samples, label_values
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.row_wise import encode_rows
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, as_name, is_frame
 
 _MANY = 10  # values that are no matter of chance
@@ -91,7 +92,7 @@ def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float
     """
     edges = next((np.array(spec.edges) for spec in specs if spec.edges is not None), None)
     found, index = [], 0
-    if edges is None:
+    if edges is None or schema.images:
         return []
     for column in schema.columns:
         if column.kind != "category" and len(values := X[~np.isnan(X[:, index]), index]) >= _MANY:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 
 OTHER, MISSING = "(other)", "(missing)"
 """Names of the subgroups of no level."""

@@ -16,7 +16,6 @@ from flwr.common.logger import log
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.evaluation_result import Evaluation
 from flwr_flynn.federated.forecast import forecast
-from flwr_flynn.federated.outcome import Refined, searched
 from flwr_flynn.federated.phases.columns import AlignedColumns, Columns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
@@ -156,10 +155,6 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
         chosen = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices)
         members = f"candidates {chosen} of {len(found.candidates)}, " if len(found.candidates) > 1 else ""
         return f"{members}decay {found.scorings[0].decay:.4g} ({compared}, {answers})"
-    search = searched(run.state)
-    if isinstance(found, Refined) and search is not None and search.accuracies:
-        before, latest = search.accuracies[0], search.accuracies[-1]
-        return f"balanced accuracy on validation samples {latest:.4f}, {before:.4f} without refinement ({answers})"
     if isinstance(found, Evaluation) and found.figures is not None:
         figures: dict[str, Any] = found.figures
         worst, text = figures["worst_party"], ""

@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
-from flwr_flynn.errors import ConfigError, DataError, SpecError
+from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
@@ -26,7 +26,6 @@ from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import PredictionMixin
-from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
 
@@ -72,12 +71,10 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         `HashPlan`.
     max_members : int, default=3
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
-    refine_rounds : int, default=0
-        Rounds by which `fit` refines the model, see `model.refinement`: more accurate on many samples, and slower.
-        `partial_fit`, `merge` and `forget` that change the counts go back to the model without refinement.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.gram`; 0 is none. Default: by `effort`. Not with `refine_rounds`, and dropped like these.
+        `model.gram`; 0 is none. Default: by `effort`. `partial_fit`, `merge` and
+        `forget` that change the counts drop it.
 
     Attributes
     ----------
@@ -111,7 +108,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "n_jobs": [Integral, None],
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
-        "refine_rounds": [Interval(Integral, 0, None, closed="left")],
         "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
     }
 
@@ -130,7 +126,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         n_jobs: int | None = None,
         effort: str = "default",
         max_members: int = 3,
-        refine_rounds: int = 0,
         gram: int | None = None,
     ) -> None:
         self.spec = spec
@@ -146,7 +141,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.n_jobs = n_jobs
         self.effort = effort
         self.max_members = max_members
-        self.refine_rounds = refine_rounds
         self.gram = gram
 
     # -------- other ways to make one
@@ -222,8 +216,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
         """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
-        if self.gram and self.refine_rounds:
-            raise ConfigError("gram", "0 with refine_rounds", self.gram)
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
         X, y = fresh._validated(fresh._learned(X), y, reset=True)
         check_classification_targets(y)
@@ -236,8 +228,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if rows:
             gram = learn_gram(gram_specs(specs, rows), X, codes, len(classes), accuracy, self.n_jobs)
             fresh.model_ = replace(fresh.model_, gram=gram)
-        if self.refine_rounds:
-            fresh.model_ = refine(fresh.model_, X, codes, self.refine_rounds, self.n_jobs)
         self.__dict__ = fresh.__dict__
         return self
 
@@ -355,8 +345,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         plan = self._plan(X, n_classes)
         if self.gram is not None or plan is None or not plan.has_gram:
             return int(self.gram or 0)
-        if self.refine_rounds:
-            raise ConfigError("effort", "quick or default with refine_rounds, or gram=0", self.effort)
         return gram_rows(X.shape[1], n_classes, X.shape[0])
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:

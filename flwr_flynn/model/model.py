@@ -19,7 +19,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.refinement import Weights, checked_weights, refined_scores, weights_sha256
+from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     Scores,
     ScoringRule,
@@ -110,7 +110,7 @@ class Model:
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
     refined : sequence of (m, L) int32 arrays, optional
-        Weights of the active bits of each member, see `model.refinement`, which then decide in the place of the
+        Weights of the active bits of each member, see `model.noisy_rounds`, which then decide in the place of the
         scorings. Kept as a tuple of read-only arrays.
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. All else is

@@ -14,8 +14,9 @@ privacy.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +24,23 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn.errors import DataError
 from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp
-from flwr_flynn.model.refinement import LARGEST_WEIGHT, UNIT, Floats, Table, Weights
+
+Weights = tuple[npt.NDArray[np.int32], ...]
+Table = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+LARGEST_WEIGHT = 2**20
+"""Largest magnitude of a weight."""
+
+UNIT = 2.0**-10
+"""A weight of 1."""
+
+BYTES_PER_WEIGHT = 80
+"""Memory of a descent for each of its weights, with a gradient that is added to a sum."""
 
 CENTRE = 32
 """A mean of 1: the hashes' mean is sent in units of its inverse."""
@@ -143,7 +157,6 @@ class Descent:
     momentum: float
     _weights: Floats  # (m, L), of unit vectors
     _velocity: Floats
-    accuracies: tuple[float, ...] = ()  # none are measured
 
     @classmethod
     def of(cls, counts: ClassCounts, n_rounds: int, noise: float) -> Descent:
@@ -181,8 +194,51 @@ class Descent:
 
     @property
     def best(self) -> Weights:
-        """The weights of the active bits, (m, L) int32, as `model.refinement` has them."""
+        """The weights of the active bits, (m, L) int32, for each member of the model: one."""
         typical = _typical_norm(self.centre, self.hash_nnz)
         offset = self.centre @ self._weights / self.hash_nnz
         found = np.rint((CENTRE * self._weights - offset) / (typical * UNIT))
         return (np.clip(found, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32),)
+
+
+def refined_scores(weights: Weights, active: Sequence[npt.NDArray[np.int32]]) -> Floats:
+    """Scores, (n, L) float64, of samples from their active bits, (n, rho) for each member: log odds, exact."""
+    scores = np.zeros((len(active[0]), weights[0].shape[1]))
+    for bits, each in zip(active, weights, strict=True):
+        _add_scores(bits, each, scores)
+    scores *= UNIT
+    return scores
+
+
+@njit(nogil=True, cache=True)
+def _add_scores(active, weights, scores):  # type: ignore[no-untyped-def]
+    """Add the weights of the active bits, in whole units: exact."""
+    for p in range(active.shape[0]):
+        row = scores[p]
+        for k in range(active.shape[1]):
+            terms = weights[np.uint64(active[p, k])]
+            for label in range(len(row)):
+                row[label] += terms[label]
+
+
+def checked_weights(weights: Any, shapes: Sequence[tuple[int, int]]) -> Weights:
+    """Return weights as a tuple of read-only arrays, if they are of these shapes and within their bounds."""
+    arrays = tuple(np.array(each) for each in weights)
+    if [each.shape for each in arrays] != shapes or any(each.dtype != np.int32 for each in arrays):
+        got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays[:5])
+        raise DataError("refined", f"int32 arrays of shapes {shapes}", got)
+    extremes = [int(extreme) for each in arrays for extreme in (each.min(), each.max())]
+    if any(abs(extreme) > LARGEST_WEIGHT for extreme in extremes):
+        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", max(extremes, key=abs))
+    for each in arrays:
+        each.flags.writeable = False
+    return arrays
+
+
+def weights_sha256(weights: Weights) -> str:
+    """SHA-256 over the weights of all members."""
+    sha256 = hashlib.sha256(b"flynn weights 1")
+    for each in weights:
+        sha256.update(f"{each.shape} ".encode())
+        sha256.update(np.ascontiguousarray(each, "<i4").data)
+    return sha256.hexdigest()

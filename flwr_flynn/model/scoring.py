@@ -215,11 +215,6 @@ class ScoreTable:
         return sums
 
 
-def log_rates(counts: ClassCounts) -> Scores:
-    """Log rates of rule "bayes", log((C[l, i] + a) / (n_l + a m / rho)), (m, L) float64, the same on every machine."""
-    return _log_rates(counts.array, 0, counts.n_per_class, counts.hash_dim / counts.hash_nnz, _SMOOTHING)  # type: ignore[no-any-return]
-
-
 def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
     """Mean size of the classes with samples, less `taken` samples and `empties` classes; 1 if no class is left."""
     n_filled = int((n_per_class > 0).sum()) - empties

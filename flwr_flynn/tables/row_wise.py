@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, moment_of
 
 GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
@@ -29,7 +30,7 @@ _ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)" + _TI
 _GERMAN = re.compile(r"(?P<day>\d\d?)\.(?P<month>\d\d?)\.(?P<year>\d{4})" + _TIME, re.ASCII)
 
 
-def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """The numbers of rows, (n, width), and a mask of the rows without a fault, (n,).
 
     X is a data frame, a `Table`, or an array of the schema's columns. A `DataError` refuses one without a column of the
@@ -41,7 +42,7 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[np.float64], npt.ND
     for column, values in zip(schema.columns, columns, strict=True):
         array, good = _parsed(column, values)
         parsed.append(array)
-        fits &= good & ~column.refused(array)
+        fits &= good & ~schema.refused(column, array)
     return schema.numbers(Table(schema.names, parsed)), fits
 
 

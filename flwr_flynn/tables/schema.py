@@ -3,7 +3,7 @@
 Everybody with the same schema makes the same numbers of the same rows. A number stays as it is; NaN stands for a gap,
 and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level
 is all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one
-more 0/1 column tells them.
+more 0/1 column tells them. Where the columns are pixels of images, scattering coefficients take their place.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import boolean, listed, number, one_of
+from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, SchemaError
-from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, days_of, level_of, parts_of
+from flwr_flynn.tables.column import Column, is_nameable, shown
+from flwr_flynn.tables.scattering import WHITE, n_coefficients, scattered
+from flwr_flynn.tables.table import Table, level_of
 
 Array = npt.NDArray[Any]
 
@@ -26,137 +28,7 @@ MOST_COLUMNS = 2**14
 MOST_NUMBERS = 2**16
 """Numbers of a row, at most."""
 
-MOST_LEVELS = 1024
-"""Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
-
 LEARNED_LEVELS = 64
-LONGEST = 200
-"""Characters of a name or a level, at most."""
-
-_DATE_PARTS = ("month", "weekday", "hour")
-
-
-def is_nameable(text: Any) -> bool:
-    """True for a text that may be a name or a level: short, printable, and without blanks around it."""
-    return isinstance(text, str) and 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip()
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a schema. A wrong field is a `SchemaError`.
-
-    Parameters
-    ----------
-    name : str
-    kind : {"number", "category", "date"}
-    levels : sequence of str
-        Of a category, all different; values that are none of these are "other".
-    gaps : bool, default=True
-        One more 0/1 column tells where the value is missing. A gap is allowed without, too.
-    low, high : float, optional
-        Of a number: public range. Values beyond are refused.
-    unit : str
-        For readers.
-    gap_texts : sequence of str
-        Texts of missing values in files, beside the usual ones.
-    """
-
-    name: str
-    kind: str
-    levels: Sequence[str] = ()
-    gaps: bool = True
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    gap_texts: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if isinstance(self.name, str):
-            object.__setattr__(self, "name", as_name(self.name))
-        if not is_nameable(self.name):
-            raise SchemaError("name", f"1 to {LONGEST} printable characters", _shown(self.name))
-        one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
-        boolean(f"column {self.name!r} gaps", self.gaps, SchemaError)
-        if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
-            raise SchemaError(f"column {self.name!r} levels", "a list of texts", type(self.levels).__name__)
-        levels = tuple(as_level(level) or "" if isinstance(level, str) else level for level in self.levels)
-        if len(levels) > MOST_LEVELS or (levels and self.kind != "category"):
-            expected = f"at most {MOST_LEVELS} levels, of a category alone"
-            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
-        if bad := [level for level in levels if not is_nameable(level)]:
-            expected = f"texts of 1 to {LONGEST} printable characters"
-            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(bad)} others")
-        if len(set(levels)) < len(levels):
-            raise SchemaError(f"column {self.name!r} levels", "different texts", "equal ones")
-        object.__setattr__(self, "levels", levels)
-        object.__setattr__(self, "gap_texts", _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts))
-        for end in ("low", "high"):
-            if getattr(self, end) is not None:
-                if self.kind != "number":
-                    raise SchemaError(f"column {self.name!r} {end}", "none but for a number", f"a {self.kind}")
-                value = number(f"column {self.name!r} {end}", getattr(self, end), error=SchemaError)
-                object.__setattr__(self, end, value)
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise SchemaError(f"column {self.name!r} low", "at most high", f"{self.low:g} above {self.high:g}")
-        if not isinstance(self.unit, str) or len(self.unit) > LONGEST:
-            raise SchemaError(f"column {self.name!r} unit", f"at most {LONGEST} characters", _shown(self.unit))
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the numbers that a value becomes."""
-        if self.kind == "category":
-            names = tuple(f"{self.name}={level}" for level in self.levels)
-        elif self.kind == "date":
-            names = (f"{self.name} days", *(f"{self.name} {part}" for part in _DATE_PARTS))
-        else:
-            names = (self.name,)
-        return (*names, f"{self.name} missing") if self.gaps else names
-
-    @property
-    def width(self) -> int:
-        """Number of the numbers that a value becomes."""
-        n = len(self.levels) if self.kind == "category" else 1 + len(_DATE_PARTS) * (self.kind == "date")
-        return n + self.gaps
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the values are hashed as they stand."""
-        return self.kind == "number" and not self.gaps
-
-    def to_dict(self) -> dict[str, Any]:
-        """Fields that differ from their defaults, as plain Python values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"levels": list(self.levels), "gap_texts": list(self.gap_texts)}
-        usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": "", "gap_texts": []}
-        return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
-
-    def write(self, values: Array, out: Array) -> None:
-        """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
-        if self.kind == "category":
-            codes = np.fromiter(map(_codebook(self.levels), values.tolist()), np.int64, len(values))
-            known = np.flatnonzero(codes >= 0)
-            out[:] = 0.0
-            out[known, codes[known]] = 1.0
-            missing = codes == -2
-        elif self.kind == "date":
-            missing, part = parts_of(values)
-            out[:, 0] = days_of(values)
-            for index, name in enumerate(_DATE_PARTS, 1):
-                out[:, index] = np.where(missing, np.nan, part(name))
-        else:
-            out[:, 0] = values
-            missing = np.isnan(values)
-            out[missing, 0] = np.nan  # the one NaN that all machines write alike
-        if self.gaps:
-            out[:, -1] = missing
-
-    def refused(self, values: Array) -> npt.NDArray[np.bool_]:
-        """Mask of the values that are no samples of this column: infinite, or beyond the range."""
-        if self.kind != "number":
-            return np.zeros(len(values), np.bool_)
-        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(np.isinf(values) | (values < low) | (values > high))
 
 
 @dataclass(frozen=True)
@@ -173,6 +45,9 @@ class Schema:
         Name of the column of labels in files.
     classes : sequence of str or of int
         The labels, where they are public.
+    images : (rows, columns), optional
+        The columns are the pixels of images of this shape, row by row: numbers without gaps, of one range, which
+        becomes integers from 0 to 255. See `tables.scattering` and `of_images`.
 
     Examples
     --------
@@ -189,6 +64,7 @@ class Schema:
     is_named: bool = True
     label: str = ""
     classes: Sequence[str | int] = ()
+    images: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -198,10 +74,37 @@ class Schema:
             raise SchemaError("columns", f"1 to {MOST_COLUMNS} columns", len(self.columns))
         if n_same := len(self.columns) - len(set(self.names)):
             raise SchemaError("columns", "columns of different names", f"{n_same} named again")
+        if self.images is not None:
+            self._check_images()
         if not 1 <= self.width <= MOST_NUMBERS:
             raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
         if self.label and (not is_nameable(self.label) or self.label in self.names):
-            raise SchemaError("label", "the name of no other column", _shown(self.label))
+            raise SchemaError("label", "the name of no other column", shown(self.label))
+
+    @classmethod
+    def of_images(cls, shape: tuple[int, int], high: float = WHITE) -> Schema:
+        """The schema of an array of images, (n, rows x columns) numbers from 0 to `high`.
+
+        >>> Schema.of_images((8, 8), 16).width
+        324
+        """
+        names = range(min(math.prod(shape), MOST_COLUMNS + 1))
+        pixels = [Column(str(index), "number", gaps=False, low=0.0, high=high) for index in names]
+        return cls(pixels, is_named=False, images=shape)
+
+    def _check_images(self) -> None:
+        """Check that the columns are pixels; keep the shape as a tuple."""
+        shape: Any = self.images
+        is_shape = isinstance(shape, Sequence) and len(shape) == 2
+        if not is_shape or not all(type(side) is int and 0 < side <= MOST_COLUMNS for side in shape):
+            raise SchemaError("images", "two integers above 0: rows and columns", shown(shape))
+        object.__setattr__(self, "images", tuple(shape))
+        if math.prod(shape) != len(self.columns):
+            raise SchemaError("images", f"a shape of {len(self.columns)} pixels", f"one of {math.prod(shape)}")
+        kinds = {(column.is_plain, column.low, column.high) for column in self.columns}
+        (is_plain, low, high), *others = kinds
+        if others or not is_plain or low is None or high is None or not low < high:
+            raise SchemaError("columns", "numbers without gaps, of one range from low to high, for images", "others")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,21 +114,30 @@ class Schema:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the numbers of a row."""
+        if self.images:
+            return tuple(f"scattering {index}" for index in range(self.width))
         return tuple(name for column in self.columns for name in column.inputs)
 
     @property
     def width(self) -> int:
         """Number of the numbers of a row."""
-        return sum(column.width for column in self.columns)
+        return n_coefficients(self.images) if self.images else sum(column.width for column in self.columns)
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the numbers of a row."""
+        return np.int16 if self.images else np.float64
 
     @property
     def is_plain(self) -> bool:
         """True if all columns are hashed as they stand."""
-        return all(column.is_plain for column in self.columns)
+        return self.images is None and all(column.is_plain for column in self.columns)
 
     @property
     def ranges(self) -> tuple[list[float], list[float]] | None:
-        """Public ranges of the numbers of a row; None unless every number has one. Dates have none."""
+        """Public ranges of the numbers of a row; None unless every number has one. Dates and images have none."""
+        if self.images:
+            return None
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
@@ -238,15 +150,15 @@ class Schema:
                 high.append(float(top or 0.0))
         return low, high
 
-    def encode(self, X: Any) -> npt.NDArray[np.float64]:
-        """The numbers of rows, (n, width) float64 with NaN for gaps.
+    def encode(self, X: Any) -> Array:
+        """The numbers of rows, (n, width) float64 with NaN for gaps, or int16 of images.
 
         X is a table or what `Table.of` takes. A `DataError` names a column that is missing or of another kind, or
         that has values which are refused, and how many.
         """
         table = self.checked(X)
         for column, values in zip(self.columns, table.columns, strict=True):
-            if n_refused := int(column.refused(values).sum()):
+            if n_refused := int(self.refused(column, values).sum()):
                 expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
                 # A server that chooses the range learns no number of rows: notes stay in the log of this machine.
                 error = DataError(f"column {column.name!r}", expected, "others")
@@ -254,8 +166,17 @@ class Schema:
                 raise error
         return self.numbers(table)
 
-    def numbers(self, table: Table) -> npt.NDArray[np.float64]:
-        """The numbers of a checked table."""
+    def refused(self, column: Column, values: Array) -> npt.NDArray[np.bool_]:
+        """Mask of the values of one of the columns that are refused; of an image also the gaps."""
+        refused = column.refused(values)
+        return refused | np.isnan(values) if self.images else refused
+
+    def numbers(self, table: Table) -> Array:
+        """The numbers of a checked table; those of an image with a pixel that is refused mean nothing."""
+        if self.images:
+            low, high = self.columns[0].low or 0.0, self.columns[0].high or 1.0
+            shares = (np.nan_to_num(np.column_stack(table.columns), nan=low) - low) / (high - low)
+            return scattered(np.rint(np.clip(shares, 0, 1) * WHITE).astype(np.uint8), self.images)
         out = np.empty((len(table), self.width))
         first = 0
         for column, values in zip(self.columns, table.columns, strict=True):
@@ -274,7 +195,7 @@ class Schema:
                 raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
             table = Table(self.names, table.columns)
         if missing := [name for name in self.names if name not in table.names]:
-            what = f"{len(missing)} of {len(self.names)} missing: {listed([_shown(name) for name in missing])}"
+            what = f"{len(missing)} of {len(self.names)} missing: {listed([shown(name) for name in missing])}"
             raise DataError("columns", "the columns of the schema", what)
         found = table.only(self.names)
         pairs = zip(self.columns, found.columns, found.kinds, strict=True)
@@ -287,12 +208,13 @@ class Schema:
             **({} if self.is_named else {"is_named": False}),
             **({"label": self.label} if self.label else {}),
             **({"classes": list(self.classes)} if self.classes else {}),
+            **({"images": list(self.images)} if self.images else {}),
         }
 
     @classmethod
     def from_dict(cls, values: Any) -> Schema:
         """The schema of such values, which may come from anybody; a `SchemaError` for anything else."""
-        _check_keys("schema", values, {"columns", "is_named", "label", "classes"}, {"columns"})
+        _check_keys("schema", values, {"columns", "is_named", "label", "classes", "images"}, {"columns"})
         entries = values["columns"]
         if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_COLUMNS:
             got = len(entries) if isinstance(entries, list) else type(entries).__name__
@@ -311,7 +233,8 @@ class Schema:
         label = values.get("label", "")
         if not isinstance(label, str):
             raise SchemaError("label", "a text", type(label).__name__)
-        return cls([Column(**entry) for entry in entries], values.get("is_named", True), label, classes)
+        columns = [Column(**entry) for entry in entries]
+        return cls(columns, values.get("is_named", True), label, classes, values.get("images"))
 
     def without_labels(self) -> Schema:
         """The schema of the columns alone, as it is sent and kept."""
@@ -342,25 +265,6 @@ def is_empty(values: Array) -> bool:
     return bool(np.isnan(values).all())
 
 
-class _codebook(dict[Any, int]):
-    """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value."""
-
-    def __init__(self, levels: Sequence[str]) -> None:
-        super().__init__({level: index for index, level in enumerate(levels)})
-        self[None] = -2
-
-    def __call__(self, value: Any) -> int:
-        return self.get(value, -1)
-
-
-def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
-    if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) > MOST_LEVELS:
-        raise SchemaError(what, f"a list of at most {MOST_LEVELS} texts", type(texts).__name__)
-    if bad := sum(not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST) for text in texts):
-        raise SchemaError(what, f"printable texts of at most {LONGEST} characters", f"{bad} others")
-    return tuple(texts)
-
-
 def _range_of(column: Column) -> str:
     low, high = (f"{end:g}" if end is not None else "any" for end in (column.low, column.high))
     return f"{low} to {high}"
@@ -369,12 +273,7 @@ def _range_of(column: Column) -> str:
 def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> None:
     if not isinstance(values, Mapping):
         raise SchemaError(what, "a table of keys", type(values).__name__)
-    if unknown := sorted(_shown(key) for key in set(values) - known):
+    if unknown := sorted(shown(key) for key in set(values) - known):
         raise SchemaError(what, f"some of {', '.join(sorted(known))}", f"unknown {listed(unknown)}")
     if missing := sorted(required - set(values)):
         raise SchemaError(what, ", ".join(sorted(required)), f"none named {', '.join(missing)}")
-
-
-def _shown(value: Any) -> str:
-    """A value for an error: short, and without control characters."""
-    return repr(value)[:60] if isinstance(value, str) else type(value).__name__

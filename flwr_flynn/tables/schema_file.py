@@ -1,8 +1,8 @@
 """Schema file: a schema in TOML, that one site drafts from its own file and all sites read.
 
-At the top are `label`, `classes` and the `gap-texts` of all columns, then a table ``[[column]]`` for each column with
-`name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. It comes from
-anybody: it is read whole or refused.
+At the top are `label`, `classes`, `images` and the `gap-texts` of all columns, then a table ``[[column]]`` for each
+column with `name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. It
+comes from anybody: it is read whole or refused.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 from flwr_flynn.errors import FlyNNError, SchemaError
 from flwr_flynn.tables.schema import Schema
 
-LARGEST = 2**20
-"""Bytes of a schema file, at most."""
+LARGEST = 2**23
+"""Bytes of a schema file, at most: room for the drafts of files with thousands of columns."""
 
-_TOP = ("label", "classes", "is-named", "gap-texts", "column")
+_TOP = ("label", "classes", "is-named", "images", "gap-texts", "column")
 
 
 def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = None) -> str:
     """The text of the file; `comments` stand in front of an entry, by column (or "") and key.
 
-    >>> from flwr_flynn.tables.schema import Column
+    >>> from flwr_flynn.tables.column import Column
     >>> print(to_toml(Schema([Column("age", "number", low=0.0)]), {("age", "low"): "public"}))
     [[column]]
     name = "age"
@@ -41,6 +41,7 @@ def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = Non
         "label": schema.label or None,
         "classes": list(schema.classes) or None,
         "is-named": None if schema.is_named else False,
+        "images": None if schema.images is None else list(schema.images),
     }
     lines = _entries("", top, notes)
     for column in schema.columns:
@@ -55,7 +56,7 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
     with open(path, "rb") as stream:
         text = stream.read(LARGEST + 1)
     if len(text) > LARGEST:
-        raise SchemaError(name, f"at most {LARGEST // 2**10} KiB", "a larger file")
+        raise SchemaError(name, f"at most {LARGEST // 2**20} MiB", "a larger file")
     try:
         return parsed(text.decode("utf-8"))
     except FlyNNError as error:

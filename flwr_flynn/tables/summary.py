@@ -16,16 +16,8 @@ import numpy as np
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.schema import (
-    LEARNED_LEVELS,
-    MOST_COLUMNS,
-    MOST_LEVELS,
-    MOST_NUMBERS,
-    Column,
-    Schema,
-    is_empty,
-    is_nameable,
-)
+from flwr_flynn.tables.column import MOST_LEVELS, Column, is_nameable
+from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema, is_empty
 from flwr_flynn.tables.table import KINDS, Table, needs_table
 
 MOST_ROWS = 2**53

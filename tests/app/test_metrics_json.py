@@ -79,12 +79,7 @@ ONE_CANDIDATE = {
     "missing": {},
 }
 MEMBERS = [member(), member(hash_dim=128, decay=0.5)]
-REFINEMENT = {
-    "accuracy_before": 0.75,
-    "accuracies": [0.5, 0.875, 0.875],
-    "is_used": True,
-    "missing": {"refinement 2": {"b": "no reply"}},
-}
+REFINEMENT = {"rounds": 3, "missing": {"noisy refinement 2": {"b": "no reply"}}}
 GRAM = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"gram evaluation": {"b": "no reply"}}}
 PRIVACY = {
     "examples_estimate": None,
@@ -169,7 +164,6 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
                 "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
                 "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
                 "not in the selection: b no reply",
-                'refinement none; effort="thorough" or refine-rounds=6 would be more accurate, for more bytes',
                 "histograms of the columns 10 B up, 20 B down",
                 "selection 10 B up, 20 B down",
             ],
@@ -202,18 +196,11 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
         ),
         (
             {"refinement": REFINEMENT},
-            ["refinement, validation 0.7500 before, 0.8750 in round 2 of 3", "refinement 2: b no reply"],
+            [
+                "refinement 3 noisy rounds under the guarantee of the counts, judged on no samples",
+                "noisy refinement 2: b no reply",
+            ],
             ["Gram matrix"],
-        ),
-        (
-            {"refinement": REFINEMENT | {"accuracies": [0.75], "is_used": False, "missing": {}}},
-            ["refinement, validation 0.7500 before, 0.7500 in round 1 of 1; not used"],
-            [],
-        ),
-        (
-            {"refinement": REFINEMENT | {"accuracies": [], "accuracy_before": None}},
-            ["refinement none: no party with samples replied"],
-            [],
         ),
         (
             {"gram": GRAM},
@@ -279,7 +266,6 @@ def run_of(
         min_available_clients=3,
         min_parties=3,
         decay=0.5 if spec else "auto",
-        refine_rounds=config.refine_rounds,
         gram=config.gram,
         align=config.align,
     )
@@ -308,11 +294,9 @@ def run_of(
     ("settings", "spec"),
     [
         ({}, None),
-        ({"refine-rounds": 2}, None),
         ({"gram": 32}, None),
         ({"effort": "thorough"}, None),
         ({"effort": "quick"}, None),
-        ({"refine-rounds": 2}, HashSpec(4, 64, 2, 6, 0, signed=True)),
         ({"gram": 32}, HashSpec(4, 64, 2, 6, 0, signed=True)),
     ],
     ids=str,

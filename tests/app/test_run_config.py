@@ -71,8 +71,6 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
         ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
         ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
-        ("refine-rounds", -1, "expected an integer from 0 to 1000, got -1"),
-        ("refine-rounds", 1001, "expected an integer from 0 to 1000, got 1001"),
         ("gram", -1, "expected an integer from 0 to 4096, got -1"),
         ("gram", 15, "expected 0, or at least 16, got 15"),
         ("gram", 4097, "expected an integer from 0 to 4096, got 4097"),
@@ -154,7 +152,6 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
     ("settings", "field"),
     [
         ({"min-available": 2, "min-parties": 3}, "min-parties"),
-        ({"gram": 64, "refine-rounds": 1}, "gram"),
         # public transformations of the columns, and learned ones
         *(
             ({"scaling": "auto", name: value}, name)
@@ -168,11 +165,7 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         ({"n-released": 4}, "n-released"),
         ({"epsilon": 1, "delta": 1e-5, "n-released": 4}, "n-released"),
         *(({**private, "scaling": "auto"}, "scaling") for private in ({"epsilon": 1.0}, PRIVATE_AND_SECURE)),
-        *(
-            ({**more, name: 64}, name)
-            for more in ({"epsilon": 1.0}, PRIVATE_AND_SECURE, EVALUATE)
-            for name in ("refine-rounds", "gram")
-        ),
+        *(({**more, "gram": 64}, "gram") for more in ({"epsilon": 1.0}, PRIVATE_AND_SECURE, EVALUATE)),
         # secure sums
         ({"secure": True}, "max-examples"),
         ({**SECURE, "align": True}, "align"),
@@ -185,7 +178,6 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         ({**GROUPS, "groups": 0}, "trusted"),
         ({**GROUPS, "groups": 257}, "groups"),
         ({**GROUPS, "scaling": "auto"}, "scaling"),
-        ({**GROUPS, "refine-rounds": 2}, "refine-rounds"),
         ({**GROUPS, "gram": 64}, "gram"),
         ({**GROUPS, "align": True}, "align"),
         ({**GROUPS, "epsilon": 1.0}, "epsilon"),
@@ -211,18 +203,11 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], field: str) 
         RunConfig.parse(settings)
 
 
-@pytest.mark.parametrize(("key", "sums"), [("gram", "Gram matrix"), ("refine-rounds", "gradients")])
-def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(key: str, sums: str) -> None:
-    reason = f"{sums} are sums over all parties, out of which no group can be taken"
-    with raises(ConfigError, field=f"run-config {key}", expected=f"none with groups: {reason}"):
-        RunConfig.parse({**GROUPS, key: 64})
-
-
 @pytest.mark.parametrize(
     "setting",
-    [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"refine-rounds": 3}, {"gram": 64}],
+    [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"gram": 64}],
 )
-def test_a_secure_run_learns_and_refines_as_one_in_clear(setting: dict[str, Any]) -> None:
+def test_a_secure_run_learns_as_one_in_clear(setting: dict[str, Any]) -> None:
     RunConfig.parse({**SECURE, **setting})
 
 

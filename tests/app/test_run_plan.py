@@ -55,11 +55,11 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
         ({"n-features": 20, "hash-dim": 2**20, "scaling": "none"}, 3, 0.03, "for 1048576 rows"),
         ({"n-features": 20, "hash-dim": 2**20, "scaling": "auto"}, 18, 0.18, "for 6 hashes with 1048576 rows"),
         (
-            {"n-features": 20, "classes": "a,b,c,d,e,f,g,h,i,j", "hash-dim": 2**18, "scaling": "none"}
-            | {"refine-rounds": 1},
+            {"n-features": 20, "classes": "a,b,c,d,e,f,g,h,i,j", "hash-dim": 2**18, "center": "1", "n-examples": 9999}
+            | {"epsilon": 1, "delta": 1e-5, "private-rounds": 8},
             0.6,
-            0.4,
-            f"0.49 GiB for the refinement of {10 * 2**18} weights",
+            0.15,
+            f"0.20 GiB for the refinement of {10 * 2**18} weights",
         ),
         (
             {"n-features": 16384, "classes": ",".join(map(str, range(5000))), "hash-dim": 256, "scaling": "auto"},

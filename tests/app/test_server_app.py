@@ -377,10 +377,10 @@ def test_a_run_with_columns_and_a_selection_reports_them(run: Runner, capsys: py
     assert "Mallory" in printed
 
 
-@pytest.mark.parametrize("phase", ["counts", "selection", "refinement 1", "evaluation"])
+@pytest.mark.parametrize("phase", ["counts", "selection", "evaluation"])
 def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, unfinished = run.folder / "kept.npz", run.folder / "kept.unfinished.npz"
-    settings: dict[str, Any] = {"refine_rounds": 2, "federation": str(kept)}
+    settings: dict[str, Any] = {"federation": str(kept)}
     whole = run(**settings | {"federation": str(run.folder / "a.npz")})
     assert not (run.folder / "a.unfinished.npz").exists()
     with monkeypatch.context() as patch:
@@ -406,21 +406,6 @@ def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest
     assert Federation.load(kept).phase == ""
     with raises(ConfigError, field="run-config federation"):
         run(action="resume", federation=str(kept))
-
-
-@pytest.mark.parametrize("preset", ["default", "paper"])
-def test_a_refined_run_reports_its_rounds(preset: str, run: Runner) -> None:
-    report = run(preset=preset, refine_rounds=2)
-    refinement, names = report["refinement"], ["held-out", "refinement 1", "refinement 2"]
-    assert [name for name in report["traffic"] if name in names] == names
-    assert refinement.keys() == {"accuracy_before", "accuracies", "is_used", "missing"}
-    assert all(0 <= each <= 1 for each in (refinement["accuracy_before"], *refinement["accuracies"]))
-    assert refinement["missing"] == {}
-    assert refinement["is_used"] == (max(refinement["accuracies"]) > refinement["accuracy_before"])
-    model = FlyNNClassifier.load(run.out / "model.npz").model_
-    assert (model.refined is not None) == refinement["is_used"]
-    assert model.sha256() == report["sha256"]["model"]
-    assert run(preset=preset)["refinement"] is None
 
 
 def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
@@ -512,7 +497,6 @@ def test_a_federation_of_several_members_grows_and_is_evaluated(run: Runner) -> 
         {"preset": "paper"},
         {"scaling": "none", "decay": "0.5"},
         {"scaling": "none", "rule": "bayes"},
-        {"preset": "paper", "refine_rounds": 2},
         {"ranges": "-1:5"},
         {"action": "join"},
         {"action": "evaluate"},

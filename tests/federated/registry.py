@@ -13,7 +13,6 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
-from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
@@ -26,8 +25,6 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.model.gram import GramFit, GramMatrix
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.refinement import class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
@@ -37,8 +34,7 @@ SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 sample
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
 _SCORING = ScoringRule("balanced", 0.5, 1.0)
-_MEMBERS = tuple(ModelMember(spec, part, _SCORING, 1.0) for spec, part in zip(GRID, TOTALS.parts, strict=True))
-_WEIGHTS, _FACTORS = start_weights(TOTALS.parts), class_factors(TOTALS.parts[0].n_per_class)
+_WEIGHTS = tuple((part.array.T - 2).astype(np.int32) for part in TOTALS.parts)
 _FIT = GramFit.of(GramMatrix.from_data(GRID, X, Y, 3))
 _COLUMNS = ColumnsRequest(4, NAMES)
 _REFERENCE = Reference.of(ColumnHistograms.from_data(X, Y, 3))
@@ -102,9 +98,6 @@ CASES = {
     "withdraw": Case(WithdrawRequest(RUN)),
     "update": Case(UpdateRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
-    "held-out": Case(HeldOutRequest(RUN)),
-    "refinement, first": Case(RefinementRequest(RUN, _WEIGHTS, _FACTORS, _MEMBERS), subtracts=False),
-    "refinement, later": Case(RefinementRequest(RUN, _WEIGHTS, _FACTORS), subtracts=False),
     "gram": Case(GramRequest(RUN)),
     "gram evaluation": Case(GramEvaluationRequest(RUN, _FIT)),
     "evaluation": Case(

@@ -28,7 +28,6 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram import gram_specs, learn_gram
-from flwr_flynn.model.refinement_search import refine
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
@@ -117,15 +116,6 @@ def test_a_party_keeps_its_own_alignment() -> None:
         right += list(kept[i].predict(part["X_test"]) == part["y_test"])
     figures = run.state.results["evaluation"].figures
     assert figures["class_prior"]["accuracy"] == np.mean(right)
-
-
-def test_a_refined_model_is_that_of_the_aligned_samples() -> None:
-    parts = shifted()
-    run = in_process(options_for(PLAN, align=True, refine_rounds=3), parts)
-    start = in_process(options_for(PLAN, align=True), parts)
-    _, aligned, y, _ = pooled(parts)
-    expected = refine(start.model.model_, aligned, y, 3, None)
-    assert run.model.model_.sha256() == expected.sha256()
 
 
 def test_a_model_with_the_gram_matrix_is_that_of_the_aligned_samples() -> None:
@@ -296,12 +286,11 @@ def test_parties_of_one_instrument_are_not_aligned_whatever_the_floor(min_exampl
 # ---- saved and resumed
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"gram": 16}], ids=str)
-def test_an_aligned_run_may_stop_after_every_phase(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_an_aligned_run_may_stop_after_every_phase(tmp_path: Path) -> None:
     parts = shifted()
-    whole = in_process(options_for(PLAN, align=True, **changes), parts)
+    whole = in_process(options_for(PLAN, align=True, gram=16), parts)
     parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1, gram=True) for i, part in enumerate(parts)}
-    stopped = Exchange(Run(RunOptions(**options_for(PLAN, align=True, **changes))), parties)
+    stopped = Exchange(Run(RunOptions(**options_for(PLAN, align=True, gram=16))), parties)
     names = [phase.name for phase in whole.phases]
     for stop, phase in enumerate(whole.phases[:-1], 1):
         stopped.step(phase.channel)
@@ -311,7 +300,7 @@ def test_an_aligned_run_may_stop_after_every_phase(changes: dict[str, Any], tmp_
         saved = Federation.load(tmp_path / "f.npz")
         # The Gram matrix follows from all candidates, which are there until the selection.
         assert saved.phase == whole.phases[stop].resumed_at(names)
-        options = options_for(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
+        options = options_for(saved.run_spec.specs, federation=saved, purpose="resume", gram=16)
         steps = Exchange(Run(RunOptions(**options)), parties)
         assert steps.rounds().model.model_.sha256() == whole.model.model_.sha256()
     assert len(names) == 7

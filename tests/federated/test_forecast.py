@@ -14,7 +14,8 @@ from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from tests.federated.runs import AUTO, GRID, options_for, shares
 from tests.federated.secure_runs import BOUND, secretly
 
@@ -23,7 +24,6 @@ from tests.federated.secure_runs import BOUND, secretly
     "changes",
     [
         {},
-        {"refine_rounds": 2},
         {"gram": 64},
         {"gram": 1024},
         {"gram": 256, "align": True},
@@ -61,7 +61,7 @@ def test_where_sizes_are_not_known_there_is_no_forecast(spec: Any, changes: dict
     assert forecast(RunOptions(**options_for(spec, **changes)), 4) is None
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 2}, {"gram": 256}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"gram": 256}], ids=str)
 def test_a_secure_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:
     options = options_for(replace(AUTO, hash_dim=2048), **changes)
     found = forecast(RunOptions(**options | {"secure_bound": BOUND, "min_parties": 3}), 4)

@@ -51,14 +51,6 @@ def test_one_party_of_three_does_not_decide_on_the_gram_matrix_alone(phase: str)
     assert run.model.model_.gram is None
 
 
-@pytest.mark.parametrize("phase", ["held-out", "refinement 1"])
-def test_one_party_of_three_does_not_refine_alone(phase: str) -> None:
-    run = left_alone(until(phase, refine_rounds=1), phase)
-    assert run.model.model_.refined is None
-    assert run.due is not None
-    assert run.due.name == "evaluation"  # without samples that judge there are no rounds
-
-
 def test_figures_of_one_party_of_three_are_none() -> None:
     steps = until("evaluation")
     run = left_alone(steps, "evaluation")

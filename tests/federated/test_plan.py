@@ -58,9 +58,6 @@ def names(**changes: Any) -> list[str]:
         ({"spec": LARGE, "decay": 0.5}, "columns counts selection evaluation"),
         ({"spec": LARGE, "fraction_evaluate": 0}, "columns counts"),
         ({"spec": LARGE, "fraction_evaluate": 0, "distribute": True}, "columns counts evaluation"),
-        ({"refine_rounds": 2}, "counts selection held-out refinement-1 refinement-2 evaluation"),
-        ({"refine_rounds": 1, "decay": 0.5}, "counts held-out refinement-1 evaluation"),
-        ({"refine_rounds": 1, "spec": AUTO}, "columns counts selection held-out refinement-1 evaluation"),
         ({"gram": 16}, "counts selection PAIRED evaluation"),
         ({"gram": 16, "decay": 0.5}, "counts PAIRED evaluation"),
         ({"gram": 16, "spec": AUTO}, "columns counts selection PAIRED evaluation"),
@@ -81,22 +78,11 @@ def test_phases_from_a_saved_run() -> None:
     federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
     for purpose in ("join", "withdraw"):
         assert names(federation=federation, purpose=purpose) == ["counts", "selection", "evaluation"]
-        refined = ["counts", "selection", "held-out", "refinement 1", "evaluation"]
-        assert names(federation=federation, purpose=purpose, refine_rounds=1) == refined
         paired = ["counts", "selection", *PAIRED, "evaluation"]
         assert names(federation=federation, purpose=purpose, gram=16) == paired
     assert names(federation=federation, purpose="evaluate") == ["evaluation"]
     assert names(federation=federation, purpose="evaluate", fraction_evaluate=0) == []
     assert names(federation=federation, purpose="resume") == []
-
-
-@pytest.mark.parametrize("due", ["held-out", "refinement 1"])
-def test_a_run_that_stopped_in_its_refinement_begins_it_anew(due: str) -> None:
-    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
-    stopped = {"federation": replace(federation, phase=due), "purpose": "resume"}
-    assert names(**stopped, refine_rounds=2) == ["held-out", "refinement 1", "refinement 2", "evaluation"]
-    if due == "held-out":
-        assert names(**stopped) == ["evaluation"]
 
 
 @pytest.mark.parametrize("due", PAIRED)

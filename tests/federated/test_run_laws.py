@@ -46,17 +46,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "bayes"},
     "one of six": {"spec": replace(PLAN, max_members=1), "decay": 0.5},
     "nobody evaluates the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
-    "refined": {"spec": PLAN, "refine_rounds": 3},
-    "refined spec": {"spec": GRID[0], "refine_rounds": 2, "decay": 0.5},
     "gram": {"spec": PLAN, "gram": 32},
     "pairs of a spec": {"spec": GRID[0], "gram": 17},
     "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
 }
 POOLED = {
-    name: FlyNNClassifier(
-        hash_dim=64, refine_rounds=RUNS[name].get("refine_rounds", 0), gram=RUNS[name].get("gram", 0)
-    ).fit(X[TRAINING], LABELS[TRAINING])
-    for name in ("committee", "refined", "gram")
+    name: FlyNNClassifier(hash_dim=64, gram=RUNS[name].get("gram", 0)).fit(X[TRAINING], LABELS[TRAINING])
+    for name in ("committee", "gram")
 }
 
 
@@ -108,7 +104,7 @@ def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str)
     model, pooled = run.model.model_, POOLED[name]
     assert model.sha256() == pooled.model_.sha256()
     assert len(model.members) > 1
-    assert (model.refined is not None, model.gram is not None) == (name == "refined", name == "gram")
+    assert (model.gram is not None) == (name == "gram")
     assert {(member.spec.hash_dim, member.counts.n_examples) for member in model.members} == {(64, 120)}
     right = pooled.predict(X[~TRAINING]) == LABELS[~TRAINING]
     assert run.state.results["evaluation"].figures["accuracy"] == np.mean(right)
@@ -130,7 +126,7 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str, distribut
 @pytest.mark.parametrize("name", RUNS)
 def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
     own = phases_of(RunOptions(**options_of(name)))
-    given = in_process(options_of(name, phases=own, refine_rounds=0), shares())
+    given = in_process(options_of(name, phases=own), shares())
     assert digest(given) == digest(whole_of(name))
 
 
@@ -196,10 +192,8 @@ def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
             continue
         saved = saved_of(steps.run, tmp_path / "f.npz")
         assert saved.phase == (left[0].resumed_at(names) if left else "")
-        assert (saved.shared.refined is None, saved.shared.gram is None) == (
-            whole.model.model_.refined is None or saved.phase not in ("evaluation", ""),
-            whole.model.model_.gram is None or saved.phase not in ("evaluation", ""),
-        )
+        is_without = whole.model.model_.gram is None or saved.phase not in ("evaluation", "")
+        assert (saved.shared.gram is None) == is_without
         resumed = options_of(name, spec=saved.run_spec.specs, federation=saved, purpose="resume")
         steps.run = Run(RunOptions(**resumed))
         steps.asked.clear()
@@ -217,14 +211,14 @@ def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> Non
     whole = whole_of(name)
     saved, kept = saved_of(whole, tmp_path / "f.npz"), []
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
-    changes = {"federation": saved, "purpose": "evaluate", "refine_rounds": 0, "gram": 0}
+    changes = {"federation": saved, "purpose": "evaluate", "gram": 0}
     run = in_process(options_of(name, spec=saved.run_spec.specs, **changes), shares(), on_model=kept.append)
     assert [phase.name for phase in run.phases] == ["evaluation"]
     assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
     assert digest(run) == digest(whole)
     assert run.federation("2") is saved
-    if saved.shared.refined is not None or saved.shared.gram is not None:
-        for phase in ("selection", "held-out", "gram", "gram evaluation"):
+    if saved.shared.gram is not None:
+        for phase in ("selection", "gram", "gram evaluation"):
             with raises(ModelFileError, field="phase"):
                 replace(saved, phase=phase)
 
@@ -248,7 +242,7 @@ def nobody(federation: Federation) -> Federation:
     empty = Run(RunOptions(**options_for(federation.run_spec.specs))).totals
     pairs = zip(federation.shared.members, empty.parts, strict=True)
     members = tuple(replace(member, counts=counts) for member, counts in pairs)
-    return replace(federation, shared=replace(federation.shared, members=members, refined=None, gram=None), members=())
+    return replace(federation, shared=replace(federation.shared, members=members, gram=None), members=())
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -265,8 +259,6 @@ def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
     assert {member.counts.n_examples for member in again.model.model_.members} == {120}
 
 
-@pytest.mark.parametrize("name", ["refined", "gram"])
-def test_whoever_joins_ends_what_is_not_done_anew(name: str) -> None:
-    three = in_process(options_of(name), shares()[:3]).federation("1")
-    joined = go(name, three, "join", "0123", refine_rounds=0, gram=0).model.model_
-    assert (joined.refined, joined.gram) == (None, None)
+def test_whoever_joins_ends_what_is_not_done_anew() -> None:
+    three = in_process(options_of("gram"), shares()[:3]).federation("1")
+    assert go("gram", three, "join", "0123", gram=0).model.model_.gram is None

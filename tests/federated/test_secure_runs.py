@@ -17,7 +17,6 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
@@ -177,25 +176,6 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound() -> None:
     assert not answer.arrays
 
 
-# ---- refinement
-
-
-@pytest.mark.parametrize("phase", ["held-out", "refinement 2"])
-def test_a_party_lost_in_the_refinement_is_missing_from_that_round_alone(phase: str) -> None:
-    run = secretly(options_for(GRID[0], refine_rounds=3), shares(n=5), lost(phase, "1"))
-    search = searched(run.state)
-    assert search is not None
-    assert len(search.accuracies) == 4
-    assert list(run.state.results[phase].missing) == ["party-1"]
-
-
-@pytest.mark.parametrize("phase", ["held-out", "refinement 1"])
-def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
-    run = secretly(options_for(GRID[0], refine_rounds=2), shares(), wrong(phase))
-    assert len(run.state.results[phase].missing) == 4
-    assert run.model.score(X, LABELS) > 0.6
-
-
 # ---- the Gram matrix
 
 
@@ -266,7 +246,7 @@ def test_responses_that_so_many_samples_cannot_have_are_refused_whole() -> None:
     assert run.model.model_.gram is None
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"gram": 16}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"gram": 16}], ids=str)
 def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[str, Any], tmp_path: Path) -> None:
     options, parts = options_for(GRID, **changes), shares()
     made = secretly(options, parts)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower.logging import plan_lines, progress, result_lines
 from flwr_flynn.privacy import LaplaceCounts
@@ -58,22 +57,6 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     own = steps.run.state.results["evaluation"].figures["class_prior"]
     found = f"with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
     assert found in evaluation[-1]
-
-
-def test_rounds_of_the_refinement_say_how_good_they_are() -> None:
-    steps = exchange(GRID[0], decay=0.5, refine_rounds=2)
-    assert texts(plan_lines(steps.run, 4, 60.0))[0].startswith("phases: counts, held-out, refinement 1, refinement 2, ")
-    step(steps, TRAIN)
-    silent = step(steps, EVALUATE)
-    assert silent[-1].startswith("held-out: 4 of 4 parties")
-    found, lost = step(steps, EVALUATE), step(steps, EVALUATE, failures={"3": "failed: gone"})
-    before, first, second = searched(steps.run.state).accuracies  # type: ignore[union-attr]
-    assert f"balanced accuracy on validation samples {first:.4f}, {before:.4f} without refinement" in found[-1]
-    assert found[-1].startswith("refinement 1: ")
-    assert found[-1].endswith("4 of 4 parties); next: refinement 2")
-    assert f"{second:.4f}, {before:.4f} without refinement (" in lost[-1]
-    assert lost[-1].endswith("3 of 4 parties); next: evaluation")
-    assert any(line.startswith("refinement 2: ") and "missing: failed: gone" in line for line in lost)
 
 
 def test_missing_and_repeating_parties_are_told() -> None:

@@ -30,7 +30,7 @@ def test_ten_simulated_parties_make_the_same_sum_in_secret(flower: Flower) -> No
 
 
 def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
-    small = {"hash_dim": 1024, "hash_nnz": 32, "min_examples": 1, "refine_rounds": 2, "seed": 7}
+    small = {"hash_dim": 1024, "hash_nnz": 32, "min_examples": 1, "gram": 64, "seed": 7}
     plain = flower.run(nodes=4, **small)
     secret = flower.run(nodes=4, secure=True, max_examples=2000, **small)
     for run in (plain, secret):

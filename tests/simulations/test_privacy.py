@@ -14,7 +14,7 @@ from flwr_flynn.privacy import GaussianCounts
 from simulations import __main__ as command
 from simulations import privacy
 from simulations.paper_privacy import PaperTopT
-from simulations.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER
+from simulations.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER, ROUNDS
 from simulations.privacy_settings import QUICK, DataError, Task, mnist, synthetic
 from simulations.results import Cells
 from tests.raising import raises
@@ -54,7 +54,7 @@ def test_a_quick_run_writes_a_row_for_every_mechanism_epsilon_and_t(finished):
     }
     of = {name: [row for row in rows if row["mechanism"] == name] for name in {row["mechanism"] for row in rows}}
     assert {name: len(found) for name, found in of.items()} == {
-        PAPER: 4 * 4 * 5, BEST: 4 * 4, NONE: 5, GAUSSIAN: 4, LAPLACE: 4,
+        PAPER: 4 * 4 * 5, BEST: 4 * 4, NONE: 5, GAUSSIAN: 4, LAPLACE: 4, ROUNDS: 4,
         GAUSSIAN + OLD_HASH: 4 * 4, LAPLACE + OLD_HASH: 4 * 4,
     }  # fmt: skip
     assert all(0.4 < float(row["mean"]) < 1 and float(row["sd"]) < 0.2 for row in rows)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.schema import Column, Schema, is_nameable
+from flwr_flynn.tables.column import Column, is_nameable
+from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import LARGEST, parsed, read_schema, to_toml
 from tests.raising import raises
 

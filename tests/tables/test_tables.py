@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError, SchemaError
+from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.row_wise import encode_rows
-from flwr_flynn.tables.schema import LEARNED_LEVELS, Column, Schema
+from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
 from flwr_flynn.tables.summary import ColumnSummary, TableSummary
 from flwr_flynn.tables.table import Table, needs_table
 from tests.raising import raises

@@ -17,7 +17,8 @@ from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 
 
 class CsvFile(TableFile):

@@ -31,12 +31,12 @@ class Share(Samples):
 def encoded(file: TableFile, schema: Schema, test_fraction: float, split_seed: int) -> Share:
     """The rows of a file as the numbers of a schema; the index of a row decides if it is held out."""
     file.check()
-    in_memory = file.n_rows * schema.width * 8 <= LARGE
+    in_memory = file.n_rows * schema.width * np.dtype(schema.dtype).itemsize <= LARGE
     labels: list[npt.NDArray[Any]] = []
     first = 0
     with ExitStack() as stack:
         try:
-            train, held = (_Rows(schema.width, stack, in_memory) for _ in range(2))
+            train, held = (_Rows(schema, stack, in_memory) for _ in range(2))
             for table, some in file.tables():
                 is_test = held_out(len(table), test_fraction, split_seed, first)
                 numbers = schema.encode(table)
@@ -60,16 +60,16 @@ def _parts(n: int, step: int = 2**20) -> list[tuple[int, range]]:
 
 
 class _Rows:
-    """Rows of float64 that are added some at a time."""
+    """Rows of a schema's numbers that are added some at a time."""
 
-    def __init__(self, width: int, stack: ExitStack, in_memory: bool) -> None:
-        self.width, self.n = width, 0
-        self._parts: list[npt.NDArray[np.float64]] = [np.empty((0, width))]
+    def __init__(self, schema: Schema, stack: ExitStack, in_memory: bool) -> None:
+        self.width, self.dtype, self.n = schema.width, schema.dtype, 0
+        self._parts: list[npt.NDArray[Any]] = [np.empty((0, self.width), self.dtype)]
         self._file: IO[bytes] | None = None
         if not in_memory:
             self._file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
 
-    def add(self, rows: npt.NDArray[np.float64]) -> None:
+    def add(self, rows: npt.NDArray[Any]) -> None:
         """Add some rows."""
         self.n += len(rows)
         if self._file is None:
@@ -77,9 +77,9 @@ class _Rows:
         else:
             self._file.write(np.ascontiguousarray(rows).data)
 
-    def array(self) -> npt.NDArray[np.float64]:
+    def array(self) -> npt.NDArray[Any]:
         """All rows. A map keeps its file open; writing to it would change memory alone."""
         if self._file is None or not self.n:
             return np.concatenate(self._parts)
         self._file.flush()
-        return np.memmap(self._file, np.float64, "c", shape=(self.n, self.width))
+        return np.memmap(self._file, self.dtype, "c", shape=(self.n, self.width))

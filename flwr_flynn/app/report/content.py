@@ -149,7 +149,7 @@ SHAPE: dict[str, Any] = {
     "selection": {"choices": [_row(3)], "accuracies": [[_figure]], "examples": _MAYBE_COUNT, "missing": _REASONS},
     "groups": {"groups": [_scalar], "left_out": [_scalar], "parties_left_out": [_TEXT], "accuracy": _MAYBE},
     "alignment": {"is_used": _FLAG},
-    "refinement": {"accuracy_before": _MAYBE, "accuracies": [_figure], "is_used": _FLAG, "missing": Each(_REASONS)},
+    "refinement": {"rounds": _count, "missing": Each(_REASONS)},
     "gram": {"rows": _count, "accuracy": _MAYBE, "share": _MAYBE, "missing": Each(_REASONS)},
     "traffic": Each({"parties": _count, "up": _figure, "down": _figure}),
     "messages": Each({"kind": _TEXT, "parties": _MAYBE_COUNT, "fields": [_FIELD]}),

@@ -136,10 +136,8 @@ def model(report: Report) -> Parts:
 
 def _tried(report: Report) -> Parts:
     said = []
-    if (refined := report["refinement"]) and refined["accuracies"]:
-        used = "used" if refined["is_used"] else "not used"
-        before, after = figure(refined["accuracy_before"]), figure(max(refined["accuracies"]))
-        said.append(f"Refinement: {before} before, {after} after, balanced accuracy on validation samples; {used}.")
+    if refined := report["refinement"]:
+        said.append(f"Refinement: {count(refined['rounds'], 'noisy round')} under the guarantee of the counts.")
     if gram := report["gram"]:
         if gram["accuracy"] is None:
             said.append("Gram matrix: not used, as too few parties replied or the regression failed.")

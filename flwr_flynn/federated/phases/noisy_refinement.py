@@ -31,8 +31,7 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import CountsOfSpecs
-from flwr_flynn.model.noisy_rounds import CENTRE, Descent, NoisyGradient
-from flwr_flynn.model.refinement import LARGEST_WEIGHT
+from flwr_flynn.model.noisy_rounds import CENTRE, LARGEST_WEIGHT, Descent, NoisyGradient
 from flwr_flynn.privacy import GaussianRounds
 from flwr_flynn.privacy.release_policy import unseeded
 
@@ -116,8 +115,8 @@ def rounds_of(run: RunSpec) -> GaussianRounds:
 def _descent(state: RunState, number: int) -> Descent:
     if number > 1:
         result: Refined = state.results[_name(number - 1)]
-        assert isinstance(result.search, Descent)
-        return result.search
+        assert isinstance(result.descent, Descent)
+        return result.descent
     totals: CountsOfSpecs = state.results["counts"]
     counts, mechanism = totals.parts[0], rounds_of(state.run_spec)
     n_releases = noise_record.variance(counts.noise) / mechanism.noise_sd**2

@@ -118,7 +118,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         },
         "groups": None,
         "alignment": {"parties": 2, "is_used": False, "accuracies": [0.86, 0.85]},
-        "refinement": {"accuracy_before": 0.8612, "accuracies": [0.87, 0.881], "is_used": True, "missing": {}},
+        "refinement": {"rounds": 24, "missing": {}},
         "gram": None,
         "traffic": {
             "columns": {"parties": n_parties, "up": 15_570, "down": 980},

@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
-from flwr_flynn.federated.compression import pack, unpack
+from flwr_flynn.federated.compression import pack, pack_signed, unpack
 from flwr_flynn.federated.evaluation_result import Result, evaluated
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import model_of_members
@@ -32,7 +32,8 @@ from flwr_flynn.model.score_histograms import N_LEVELS, above_floor, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.schema import Column, Schema
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
 from tests.raising import raises
@@ -107,6 +108,7 @@ def test_a_party_that_only_takes_the_model_tells_nothing() -> None:
 
 
 ARRAYS = REQUEST.arrays()
+WEIGHTS = np.zeros((GRID[0].hash_dim, 3), np.int64)  # as noisy refinement leaves them
 
 
 @pytest.mark.parametrize(
@@ -154,11 +156,25 @@ ARRAYS = REQUEST.arrays()
         (RunSpec(GRID, NAMES).to_config(), COMMITTEE.arrays(), "scoring"),
         (COMMITTEE.to_config(), ARRAYS, "message"),
         (COMMITTEE.to_config(), COMMITTEE.arrays()[2:] + ARRAYS, "fingerprint"),
+        ({}, [*ARRAYS, pack_signed(WEIGHTS)], "message"),  # weights that were not announced
+        ({"flynn-is-refined": True}, [*ARRAYS, WEIGHTS.astype(np.int32)], "weights"),
+        *(
+            ({"flynn-is-refined": True}, [*ARRAYS, pack_signed(weights)], "counts: expected")
+            for weights in (WEIGHTS.T, WEIGHTS[1:], WEIGHTS + 2**20 + 1, WEIGHTS - 2**20 - 1)
+        ),
     ],
 )
 def test_hostile_models_are_refused(entries: dict[str, Any], arrays: list[Any], said: str) -> None:
     party = party_of(X, LABELS, X, LABELS, on_model=lambda _: pytest.fail("taken"))
     assert said in refusal(REQUEST, party, entries, arrays)
+
+
+def test_weights_beyond_the_memory_of_a_party_are_refused_before_they_are_unpacked() -> None:
+    request = evaluation_of(
+        RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), refined=(WEIGHTS.astype("i4"),)
+    )
+    party = party_of(X, LABELS, X, LABELS, memory_limit=40 * WEIGHTS.size - 1)
+    assert "memory" in refusal(request, party, {}, request.arrays())
 
 
 @pytest.mark.parametrize(

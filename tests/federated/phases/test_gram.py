@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated import algorithm
+from flwr_flynn.federated import algorithm, codec
 from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -29,6 +30,7 @@ from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
@@ -37,10 +39,31 @@ from flwr_flynn.model.score_histograms import N_LEVELS, N_SUMS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import evaluation_of
-from tests.federated.phases.test_refinement import LABELS, NAMES, PLAN, SPEC, SPLITS, X, Y, changed, parts
 from tests.federated.runs import Exchange, in_process, refusal
 from tests.memory import traced
 from tests.raising import raises
+
+X, Y = make_classification(240, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
+X = X.round(2)
+NAMES = ("ash", "birch", "cedar")
+LABELS = np.array(NAMES)[Y]
+PLAN = HashPlan(4, 3, 240, "auto", hash_dim=64)
+SPEC = HashSpec(4, 64, 2, 6, 0, signed=True)
+SPLITS: dict[str, list[Any]] = {
+    "turns": [slice(i, None, 4) for i in range(4)],
+    "one class each": [label == Y for label in range(3)],
+    "one party": [slice(None)],
+    "an empty one and two of one sample": [slice(0, 1), slice(0, 0), slice(1, 2), slice(2, 200), slice(200, None)],
+}
+
+
+def parts(split: str = "turns") -> list[dict[str, Any]]:
+    return [{"X": X[rows], "y": LABELS[rows], "X_test": X[:9], "y_test": LABELS[:9]} for rows in SPLITS[split]]
+
+
+def changed(reply: Reply, change: Callable[[list[Any]], list[Any]]) -> Reply:
+    return replace(reply, tensors=codec.write_tensors(change(list(codec.read_tensors(reply.tensors)))))
+
 
 ROWS = 64
 PHASES = ["gram", "gram evaluation"]
@@ -494,7 +517,6 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
         {"mechanism": LaplaceCounts.for_spec(SPEC, 3, 1.0), "fraction_evaluate": 1.0},
         {"fraction_evaluate": 0},
         {"fraction_evaluate": 0, "distribute": True},
-        {"refine_rounds": 1},
         {"gram": -1},
         {"gram": 1},
         {"gram": 15},
@@ -510,9 +532,7 @@ def test_where_there_is_no_gram_matrix_rows_are_refused(changes: dict[str, Any])
         RunOptions(**options(SPEC, **changes))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"refine_rounds": 1}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "distribute": True}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"fraction_evaluate": 0}, {"fraction_evaluate": 0, "distribute": True}], ids=str)
 def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(changes: dict[str, Any]) -> None:
     plan = replace(PLAN, effort="thorough")
     with raises(ConfigError, field="spec"):

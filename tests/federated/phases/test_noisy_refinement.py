@@ -16,11 +16,11 @@ from flwr_flynn import HashSpec
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import searched
+from flwr_flynn.federated.outcome import descent_of
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest, rounds_of
-from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.protocol import PHASE, REFUSED
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
@@ -28,8 +28,10 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.noisy_rounds import CENTRE, Descent, clipped_gradient, gradient_bound
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease
-from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.samplers import SeededNoise
+from flwr_flynn.privacy.ledger import Budget, Policy, Released
+from flwr_flynn.privacy.mechanism import Mechanism
+from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
+from tests import audit
 from tests.federated.runs import DRIVERS, LABELS, NAMES, X, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import as_it_is, secretly
 
@@ -144,7 +146,7 @@ def test_a_run_is_the_sum_of_the_parties_gradients_and_noise(driver, tmp_path):
     run = DRIVERS[driver](options(), settings)
     assert [phase.name for phase in run.phases] == ["counts", *(f"noisy refinement {k}" for k in (1, 2, 3))]
     assert run.due is None
-    descent = searched(run.state)
+    descent = descent_of(run.state)
     assert isinstance(descent, Descent)
     refined = run.model.model_.refined
     assert refined is not None
@@ -231,7 +233,7 @@ def shared(tmp_path: Path, spoil: Any = as_it_is) -> tuple[Run, list[Budget]]:
 def test_parties_share_one_noise_in_secure_sums(tmp_path):
     run, own = shared(tmp_path)
     assert run.due is None
-    assert isinstance(searched(run.state), Descent)
+    assert isinstance(descent_of(run.state), Descent)
     assert run.model.model_.refined is not None
     assert "securely computed sums" in run.model.model_.guarantee
     assert [each.spent()[0] for each in own] == pytest.approx([4.0] * 3, rel=1e-3)
@@ -356,3 +358,74 @@ def test_counts_are_enough_for_a_start():
         assert 0 <= descent.momentum < 1
     empty = MECHANISM.received(0 * counts.array, counts.spec_fingerprint)
     assert not Descent.of(empty, 3, 1.0).best[0].any()
+
+
+# -------- audit
+
+
+class Buffered(OpenDPNoise):
+    """OpenDP's noise, drawn many at a time; `factor` below 1 is a mistake that an audit must notice."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor, self._left = factor, dict[float, Any]()
+
+    def gaussian(self, size: int, sigma: float) -> Any:
+        if len(self._left.get(sigma, ())) < size:
+            self._left[sigma] = super().gaussian(2**18, sigma * self.factor)
+        drawn, self._left[sigma] = self._left[sigma][:size], self._left[sigma][size:]
+        return drawn
+
+
+class Unwritten(Budget):
+    """A budget that keeps no ledger: an audit takes many releases of the same samples."""
+
+    def release(self, mechanism, spec_fingerprint, count, *, terms=""):
+        return Released(mechanism.release(count()), False)
+
+    def release_round(self, mechanism, spec_fingerprint, number, weights, measure, *, terms=""):
+        return measure()
+
+
+def shown_by_messages(neighbours: str, runs: int, folder: Path) -> tuple[float, float]:
+    """Lower bound on epsilon by the messages of counts and a round that leave a party, and the epsilon promised."""
+    # A record less, or the same one of the other class: nothing changes more.
+    labels = {"add-remove": ([0, 1], [0, 1, 1]), "replace-one": ([0, 1, 0], [0, 1, 1])}[neighbours]
+    mechanism = GaussianRounds(1.0, 1e-5, 1, hash_nnz=3, n_classes=2, neighbours=neighbours)
+    run = RunSpec(HashSpec(4, 12, 2, 3, 0), NAMES[:2], mechanism)
+    weights, centre = np.zeros((12, 2), np.int32), np.zeros(12, np.int64)  # residuals are as long as they may be
+    requests = [CountsRequest(run), NoisyRefinementRequest(run, 1, weights, centre)]
+    exact, outputs = [], []
+    for y in map(np.array, labels):
+        samples = X[[0, 60, 120]][: len(y)]
+        active = run.hasher.active(samples)
+        gradient = clipped_gradient(weights, centre, 3, [(active, y)]).gradient
+        exact.append([ClassCounts.from_active(run.hasher, active, y, 2).array, gradient])
+        policy = Policy(4.0, 1e-5, mechanisms=(mechanism.kind,), neighbours=neighbours)
+        member = party_of(samples, np.array(NAMES)[y], budget=Unwritten(folder / "state", policy))
+        asked = [({PHASE: each.phase, **each.to_config()}, each.arrays()) for each in requests]
+        outputs.append([[member.answer(*each).arrays[-1] for each in asked] for _ in range(runs)])
+    sigmas = mechanism.sigma, mechanism.gradient_sigma
+    along = [(after.astype(float) - before) / sigma**2 for before, after, sigma in zip(*exact, sigmas, strict=True)]
+
+    def projected(messages: Any) -> Any:
+        return sum(float((line * part).sum()) for line, part in zip(along, messages, strict=True))
+
+    without, with_person = (np.array([projected(each) for each in side]) for side in outputs)
+    half = (projected(exact[0]) + projected(exact[1])) / 2
+    return audit.gaussian_epsilon(with_person, without, half, mechanism.delta), mechanism.epsilon(mechanism.delta)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
+def test_audit_of_the_messages_of_counts_and_a_round(neighbours, tmp_path, monkeypatch):
+    monkeypatch.setattr(Mechanism, "sampler", Buffered())
+    shown, promised = shown_by_messages(neighbours, 20000, tmp_path)
+    print(f"{neighbours}: at least {shown:.3f} of {promised:.3f}")
+    assert 0.5 <= shown <= promised
+
+
+@pytest.mark.slow
+def test_an_audit_of_messages_notices_halved_noise(tmp_path, monkeypatch):
+    monkeypatch.setattr(Mechanism, "sampler", Buffered(0.5))
+    shown, promised = shown_by_messages("add-remove", 5000, tmp_path)
+    assert shown > promised

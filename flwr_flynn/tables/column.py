@@ -1,0 +1,172 @@
+"""Columns of a schema: their kinds, and how their values become numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn._validation import boolean, number, one_of
+from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.table import KINDS, as_level, as_name, days_of, parts_of
+
+Array = npt.NDArray[Any]
+
+MOST_LEVELS = 1024
+"""Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
+
+LONGEST = 200
+"""Characters of a name or a level, at most."""
+
+_DATE_PARTS = ("month", "weekday", "hour")
+
+
+def is_nameable(text: Any) -> bool:
+    """True for a text that may be a name or a level: short, printable, and without blanks around it."""
+    return isinstance(text, str) and 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a schema. A wrong field is a `SchemaError`.
+
+    Parameters
+    ----------
+    name : str
+    kind : {"number", "category", "date"}
+    levels : sequence of str
+        Of a category, all different; values that are none of these are "other".
+    gaps : bool, default=True
+        One more 0/1 column tells where the value is missing. A gap is allowed without, too.
+    low, high : float, optional
+        Of a number: public range. Values beyond are refused.
+    unit : str
+        For readers.
+    gap_texts : sequence of str
+        Texts of missing values in files, beside the usual ones.
+    """
+
+    name: str
+    kind: str
+    levels: Sequence[str] = ()
+    gaps: bool = True
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+    gap_texts: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.name, str):
+            object.__setattr__(self, "name", as_name(self.name))
+        if not is_nameable(self.name):
+            raise SchemaError("name", f"1 to {LONGEST} printable characters", shown(self.name))
+        one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
+        boolean(f"column {self.name!r} gaps", self.gaps, SchemaError)
+        if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
+            raise SchemaError(f"column {self.name!r} levels", "a list of texts", type(self.levels).__name__)
+        levels = tuple(as_level(level) or "" if isinstance(level, str) else level for level in self.levels)
+        if len(levels) > MOST_LEVELS or (levels and self.kind != "category"):
+            expected = f"at most {MOST_LEVELS} levels, of a category alone"
+            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
+        if bad := [level for level in levels if not is_nameable(level)]:
+            expected = f"texts of 1 to {LONGEST} printable characters"
+            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(bad)} others")
+        if len(set(levels)) < len(levels):
+            raise SchemaError(f"column {self.name!r} levels", "different texts", "equal ones")
+        object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "gap_texts", _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts))
+        for end in ("low", "high"):
+            if getattr(self, end) is not None:
+                if self.kind != "number":
+                    raise SchemaError(f"column {self.name!r} {end}", "none but for a number", f"a {self.kind}")
+                value = number(f"column {self.name!r} {end}", getattr(self, end), error=SchemaError)
+                object.__setattr__(self, end, value)
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise SchemaError(f"column {self.name!r} low", "at most high", f"{self.low:g} above {self.high:g}")
+        if not isinstance(self.unit, str) or len(self.unit) > LONGEST:
+            raise SchemaError(f"column {self.name!r} unit", f"at most {LONGEST} characters", shown(self.unit))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the numbers that a value becomes."""
+        if self.kind == "category":
+            names = tuple(f"{self.name}={level}" for level in self.levels)
+        elif self.kind == "date":
+            names = (f"{self.name} days", *(f"{self.name} {part}" for part in _DATE_PARTS))
+        else:
+            names = (self.name,)
+        return (*names, f"{self.name} missing") if self.gaps else names
+
+    @property
+    def width(self) -> int:
+        """Number of the numbers that a value becomes."""
+        n = len(self.levels) if self.kind == "category" else 1 + len(_DATE_PARTS) * (self.kind == "date")
+        return n + self.gaps
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the values are hashed as they stand."""
+        return self.kind == "number" and not self.gaps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields that differ from their defaults, as plain Python values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"levels": list(self.levels), "gap_texts": list(self.gap_texts)}
+        usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": "", "gap_texts": []}
+        return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
+
+    def write(self, values: Array, out: Array) -> None:
+        """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
+        if self.kind == "category":
+            codes = np.fromiter(map(_codebook(self.levels), values.tolist()), np.int64, len(values))
+            known = np.flatnonzero(codes >= 0)
+            out[:] = 0.0
+            out[known, codes[known]] = 1.0
+            missing = codes == -2
+        elif self.kind == "date":
+            missing, part = parts_of(values)
+            out[:, 0] = days_of(values)
+            for index, name in enumerate(_DATE_PARTS, 1):
+                out[:, index] = np.where(missing, np.nan, part(name))
+        else:
+            out[:, 0] = values
+            missing = np.isnan(values)
+            out[missing, 0] = np.nan  # the one NaN that all machines write alike
+        if self.gaps:
+            out[:, -1] = missing
+
+    def refused(self, values: Array) -> npt.NDArray[np.bool_]:
+        """Mask of the values that are no samples of this column: infinite, or beyond the range."""
+        if self.kind != "number":
+            return np.zeros(len(values), np.bool_)
+        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.isinf(values) | (values < low) | (values > high))
+
+
+class _codebook(dict[Any, int]):
+    """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value."""
+
+    def __init__(self, levels: Sequence[str]) -> None:
+        super().__init__({level: index for index, level in enumerate(levels)})
+        self[None] = -2
+
+    def __call__(self, value: Any) -> int:
+        return self.get(value, -1)
+
+
+def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) > MOST_LEVELS:
+        raise SchemaError(what, f"a list of at most {MOST_LEVELS} texts", type(texts).__name__)
+    if bad := sum(not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST) for text in texts):
+        raise SchemaError(what, f"printable texts of at most {LONGEST} characters", f"{bad} others")
+    return tuple(texts)
+
+
+def shown(value: Any) -> str:
+    """A value for an error: short, and without control characters."""
+    return repr(value)[:60] if isinstance(value, str) else type(value).__name__

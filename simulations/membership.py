@@ -1,0 +1,250 @@
+"""Membership inference: how well an attacker tells who was among the training samples, with and without noise.
+
+The attack is the likelihood-ratio test of Carlini and others (LiRA, 2022), in its strong form: the attacker knows the
+data, the label of the sample asked about, the hash, and many models of the same kind with and without that sample. A
+statistic of the sample is taken to be normal in both cases; its log likelihood ratio is the score. "model" takes the
+log odds of the true label by the model that all parties get. "server" takes what one party sends in clear: the counts
+at the sample's active bits, the cells of the histograms where its values fall, the leverage of its responses in the
+Gram matrix; with noise, the noisy counts.
+
+Each of the models learns from a random half of the samples. Every sample is asked about for every model, by the other
+models. Shown are the rate of members that are found at .1 % and 1 % of false alarms, and the advantage: the largest
+difference of both rates. "allowed" is what the guarantee allows any attack at 1 % and as an advantage.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
+from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
+from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease, suggest_spec
+from flwr_flynn.privacy.samplers import SeededNoise
+from simulations.plots import _panels, _save
+from simulations.results import (
+    FEDERATED,
+    Cells,
+    Row,
+    about,
+    code_digest,
+    markdown_table,
+    output_folder,
+    parser,
+    text_table,
+    write_csv,
+    write_summary,
+)
+from simulations.splits import read
+
+Array = npt.NDArray[Any]
+Statistic = Callable[[Array], Array]
+"""Statistic of all samples, (n,), for the model of some: a mask, (n,)."""
+
+RATES = (0.001, 0.01)
+DELTA = 1e-5
+_ROUNDS = 24
+_CURVE = np.logspace(-4, 0, 60)  # false alarms in the picture
+_CODE = code_digest(*FEDERATED, "simulations.membership")
+
+
+def of_probabilities(shares: Array, y: Array) -> Array:
+    """Log odds of the true labels, (n,)."""
+    own = np.clip(shares[np.arange(len(y)), y], 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(own) - np.log1p(-own))
+
+
+def by_model(X: Array, y: Array, **parameters: Any) -> Statistic:
+    """Log odds by a classifier of these parameters."""
+
+    def statistic(some: Array) -> Array:
+        return of_probabilities(FlyNNClassifier(n_jobs=1, **parameters).fit(X[some], y[some]).predict_proba(X), y)
+
+    return statistic
+
+
+def by_counts(X: Array, y: Array, spec: HashSpec, epsilon: float, is_seen: bool) -> Statistic:
+    """Of one hash, with noise if epsilon is above 0: counts as the server sees them, or log odds of the model."""
+    hasher, n_classes, seeds = FlyHash(spec), int(y.max()) + 1, iter(range(10**9))
+    active = hasher.active(X)
+
+    def statistic(some: Array) -> Array:
+        counts = ClassCounts.from_active(hasher, active[some], y[some], n_classes)
+        if epsilon:
+            noise = GaussianCounts(epsilon, DELTA, hash_nnz=spec.hash_nnz, n_classes=n_classes)
+            counts = SimulatedRelease(noise, next(seeds)).release(counts)
+        if not is_seen:
+            model = FlyNNClassifier.from_counts(spec, counts, range(n_classes))
+            return of_probabilities(model.predict_proba(X), y)
+        at = counts.array[y[:, None], active]
+        # Without noise a count of 0 is a proof, and a count of 1 nearly one.
+        return np.asarray(at.sum(axis=1) if epsilon else np.log(at + 1e-3).sum(axis=1), np.float64)
+
+    return statistic
+
+
+def by_rounds(X: Array, y: Array, spec: HashSpec, epsilon: float) -> Statistic:
+    """Log odds by noisy counts and rounds."""
+    hasher, n_classes, seeds = FlyHash(spec), int(y.max()) + 1, iter(range(10**9))
+    active = hasher.active(X)
+    mechanism = GaussianRounds(epsilon, DELTA, _ROUNDS, hash_nnz=spec.hash_nnz, n_classes=n_classes)
+
+    def statistic(some: Array) -> Array:
+        counts = ClassCounts.from_active(hasher, active[some], y[some], n_classes)
+        counts = SimulatedRelease(mechanism, next(seeds)).release(counts)
+        descent = Descent.of(counts, _ROUNDS, mechanism.unit_noise(1))
+        for _ in range(_ROUNDS):
+            asked = descent.best[0], descent.centre, spec.hash_nnz
+            exact = clipped_gradient(*asked, [(active[some], y[some])]).gradient
+            noisy = mechanism.noisy_gradient(exact, SeededNoise(next(seeds)))
+            descent = descent.advance(NoisyGradient((noisy,)))
+        scores = refined_scores(descent.best, [active])
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return of_probabilities(shares / shares.sum(axis=1, keepdims=True), y)
+
+    return statistic
+
+
+def by_histograms(X: Array, y: Array) -> Statistic:
+    """Columns in which the sample's value is the only one of its class, or none: -log of the counts of its cells."""
+    cells = np.asarray(X, "<f8").view(np.uint64) >> np.uint64(32)  # three digits and more of each value
+
+    def statistic(some: Array) -> Array:
+        total = np.zeros(len(y))
+        for column in cells.T:
+            keys = column * np.uint64(64) + y.astype(np.uint64)
+            values, counts = np.unique(keys[some], return_counts=True)
+            at = np.minimum(np.searchsorted(values, keys), len(values) - 1)
+            total += np.log(np.where(values[at] == keys, counts[at], 0) + 1e-3)
+        return total
+
+    return statistic
+
+
+def by_gram(X: Array, rows: int = 256) -> Statistic:
+    """Leverage of the sample's responses, here pixels or columns themselves, in the matrix of their products."""
+    Z = np.random.default_rng(0).normal(size=(X.shape[1], rows))
+    Z = np.maximum((X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9) @ Z, 0.0)
+
+    def statistic(some: Array) -> Array:
+        found = np.linalg.solve(Z[some].T @ Z[some] + 1e-6 * len(Z) * np.eye(rows), Z.T)
+        return np.asarray(-np.log(np.maximum((Z.T * found).sum(axis=0), 1e-12)))
+
+    return statistic
+
+
+def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
+    """Rates and advantage of the likelihood-ratio attack with this statistic."""
+    rng = np.random.default_rng(seed)
+    members = np.array([rng.permutation(n) < n // 2 for _ in range(n_models)])
+    values = np.array([statistic(some) for some in members])
+    scores = np.empty(values.shape)
+    for own in range(n_models):
+        others = np.arange(n_models) != own
+        inside, outside = (np.ma.masked_array(values[others], mask=members[others] != is_in) for is_in in (True, False))
+        spread = (inside.var(axis=0) + outside.var(axis=0)).filled(0.0) / 2
+        spread = np.maximum(spread, spread.mean() / 10) + 1e-12  # few models: no variance is known to be tiny
+        distance = [(values[own] - side.mean(axis=0).filled(0.0)) ** 2 for side in (inside, outside)]
+        scores[own] = (distance[1] - distance[0]) / (2 * spread)
+    order = np.argsort(-scores, axis=None, kind="stable")
+    found = members.ravel()[order]
+    hits, alarms = np.cumsum(found) / found.sum(), np.cumsum(~found) / (~found).sum()
+    at = [float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)]) for rate in (*RATES, *_CURVE)]
+    return {"rates": at[: len(RATES)], "advantage": float((hits - alarms).max()), "curve": at[len(RATES) :]}
+
+
+def _attacked(make: Callable[[], Statistic], n: int, n_models: int) -> list[Row]:
+    return [attacked(make(), n, n_models)]
+
+
+def allowed(epsilon: float, rate: float | None = None) -> float:
+    """The largest rate of members found that the guarantee allows at a rate of false alarms; None: the advantage."""
+    if not epsilon:
+        return 1.0
+    if rate is None:
+        return (math.exp(epsilon) - 1 + 2 * DELTA) / (math.exp(epsilon) + 1)
+    return min(math.exp(epsilon) * rate + DELTA, 1 - math.exp(-epsilon) * (1 - DELTA - rate), 1.0)
+
+
+def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic]]]:
+    """Epsilon (0: no noise) and maker of the statistic, by name."""
+    d, n, n_classes = X.shape[1], len(y) // 2, int(y.max()) + 1
+    plain = HashSpec.suggest(d, n, n_classes)
+    found: dict[str, tuple[float, Callable[[], Statistic]]] = {
+        "model, single hash": (0, partial(by_counts, X, y, plain, 0.0, False)),
+        "model, committee (default)": (0, partial(by_model, X, y)),
+        "model, thorough": (0, partial(by_model, X, y, effort="thorough")),
+        "server, counts": (0, partial(by_counts, X, y, plain, 0.0, True)),
+        "server, histograms of columns": (0, partial(by_histograms, X, y)),
+        "server, Gram matrix": (0, partial(by_gram, X)),
+    }
+    for epsilon in (4.0, 1.0):
+        spec = suggest_spec(epsilon, DELTA, d, n, n_classes, 1)
+        rounds = suggest_spec(epsilon, DELTA, d, n, n_classes, 1, n_rounds=_ROUNDS)
+        found[f"server, counts, epsilon {epsilon:g}"] = epsilon, partial(by_counts, X, y, spec, epsilon, True)
+        found[f"model, epsilon {epsilon:g}"] = epsilon, partial(by_counts, X, y, spec, epsilon, False)
+        found[f"model, 24 rounds, epsilon {epsilon:g}"] = epsilon, partial(by_rounds, X, y, rounds, epsilon)
+    return found
+
+
+def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Row]:
+    """A row for each attack on a data set."""
+    data, rows = read(source, n_samples), []
+    X, y = np.asarray(data.X, np.float64), np.asarray(data.y)
+    for name, (epsilon, make) in attacks(X, y).items():
+        key = {"set": data.name, "job": name, "samples": len(y), "models": n_models, "code": _CODE}
+        (found,) = cells.finish(key, partial(_attacked, make, len(y), n_models))
+        rows.append({"set": data.name, "attack": name, "epsilon": epsilon or "", **found})
+    return rows
+
+
+def shown(row: Row) -> Row:
+    """A row as text."""
+    epsilon = row["epsilon"] or 0.0
+    rates = {f"found at {rate:.1%}": f"{value:.3f}" for rate, value in zip(RATES, row["rates"], strict=True)}
+    bounds = {"allowed at 1.0%": f"{allowed(epsilon, 0.01):.3f}", "advantage": f"{row['advantage']:.3f}"}
+    return {name: row[name] for name in ("set", "attack")} | rates | bounds | {"allowed": f"{allowed(epsilon):.3f}"}
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Members found against false alarms, a panel for each data set."""
+    names = list(dict.fromkeys(row["set"] for row in rows))
+    plt, figure, axes = _panels(len(names), 5.2, 4.6)
+    for axis, name in zip(axes, names, strict=True):
+        for row in rows:
+            if row["set"] == name:
+                style = ":" if row["attack"].startswith("server") else "-"
+                axis.plot(_CURVE, np.maximum(row["curve"], 1e-4), style, label=row["attack"], linewidth=1.2)
+        axis.plot(_CURVE, [allowed(1.0, rate) for rate in _CURVE], "k--", linewidth=1, label="allowed by epsilon 1")
+        axis.plot(_CURVE, _CURVE, color="grey", linewidth=0.8, label="guessing")
+        axis.set(xscale="log", yscale="log", xlabel="false alarms", ylabel="members found", title=name, ylim=(1e-4, 1))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=3, fontsize=8, frameon=False)
+    _save(plt, figure, path)
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, write."""
+    options = parser("membership", __doc__)
+    options.add_argument("--sets", default="digits", help="data sets, with commas between (default: digits)")
+    options.add_argument("--samples", type=int, default=2000, help="samples of a set, at most (default: 2000)")
+    options.add_argument("--models", type=int, help="models of each kind (default: 64, quick: 8)")
+    chosen = options.parse_args(arguments)
+    start, folder = time.perf_counter(), output_folder(chosen)
+    n_models = chosen.models or (8 if chosen.quick else 64)
+    rows: list[Row] = []
+    for name in chosen.sets.split(","):
+        source = name if name == "digits" else str((chosen.data or Path()) / f"{name}.npz")
+        rows += measure(source, chosen.samples, n_models, Cells(folder / "cells"))
+    lines = [shown(row) for row in rows]
+    print(text_table(lines))
+    write_csv(folder / "membership.csv", [{k: v for k, v in row.items() if k != "curve"} for row in rows])
+    draw(rows, folder / "membership.png")
+    parts = [about(__doc__), markdown_table(lines), "![members found against false alarms](membership.png)"]
+    write_summary(folder, "Membership inference", "membership", arguments, time.perf_counter() - start, parts)

@@ -1,0 +1,233 @@
+"""Weights of the active bits in a model, as noisy refinement leaves them: scores, files, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy.special import softmax
+from sklearn.datasets import make_classification
+
+from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn.errors import DataError, ModelFileError
+from flwr_flynn.model import model_file
+from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, refined_scores, weights_sha256
+from tests.memory import traced
+from tests.raising import raises
+
+X, Y = make_classification(240, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
+X = X.round(2)
+NAMES = np.array(["ash", "birch", "cedar"])
+SPEC = HashSpec(4, 64, 2, 6, 0, signed=True)
+PLAIN = FlyNNClassifier(hash_dim=64).fit(X, NAMES[Y]).model_
+REFINED = replace(
+    PLAIN,
+    refined=[np.random.default_rng(i).integers(-500, 500, (64, 3)).astype(np.int32) for i in range(len(PLAIN.members))],
+)
+
+
+def test_scores_are_exact_sums_of_weights() -> None:
+    active = [member.hash.active(X[:9]) for member in PLAIN.members]
+    weights = REFINED.refined
+    assert weights is not None
+    expected = sum(each[bits].astype(np.int64).sum(axis=1) for each, bits in zip(weights, active, strict=True))
+    fortran = tuple(np.asfortranarray(each) for each in weights)
+    for each in (weights, fortran):
+        assert_array_equal(refined_scores(each, active), expected / 1024)
+    assert weights_sha256(fortran) == weights_sha256(weights) != weights_sha256(weights[::-1])
+
+
+def test_a_refined_model_is_another_model_and_gives_probabilities() -> None:
+    classifier = FlyNNClassifier.from_model(REFINED)
+    assert REFINED.sha256() != PLAIN.sha256()
+    assert REFINED.temperature == 1.0
+    odds = classifier.decision_function(X)
+    assert_array_equal(REFINED.scores(X), odds)
+    assert_array_equal(classifier.predict(X), NAMES[odds.argmax(axis=1)])
+    shares = classifier.predict_proba(X)
+    np.testing.assert_allclose(shares, softmax(odds, axis=1), atol=1e-12)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-12)
+    assert_array_equal(REFINED.novelty(X), PLAIN.novelty(X))
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_class_without_samples_never_wins(empty: int) -> None:
+    some = empty != Y
+    first = FlyNNClassifier(SPEC).partial_fit(X[some], Y[some], classes=range(3)).model_
+    weights = tuple(np.full((64, 3), -1000, np.int32) for _ in first.members)
+    weights[0][:, empty] = 0
+    classifier = FlyNNClassifier.from_model(replace(first, refined=weights))
+    assert empty not in classifier.predict(X)
+    assert not classifier.predict_proba(X)[:, empty].any()
+    np.testing.assert_allclose(classifier.predict_proba(X).sum(axis=1), 1, atol=1e-12)
+
+
+def test_one_class_alone_wins_with_weights_of_0() -> None:
+    for classes in (None, range(3)):
+        model = FlyNNClassifier(SPEC).partial_fit(X[Y == 1], Y[Y == 1], classes=classes or [1]).model_
+        zeros = tuple(np.zeros((64, len(model.classes)), np.int32) for _ in model.members)
+        assert set(FlyNNClassifier.from_model(replace(model, refined=zeros)).predict(X)) == {1}
+
+
+def test_other_counts_drop_the_refinement() -> None:
+    def fitted() -> FlyNNClassifier:
+        return FlyNNClassifier.from_model(REFINED)
+
+    some, labels = X[:5], NAMES[Y[:5]]
+    same = fitted()
+    same.merge(replaced_counts(same))
+    assert same.model_.sha256() == REFINED.sha256()
+    assert fitted().partial_fit(some, labels).model_.refined is None
+    assert fitted().forget(some, labels).model_.refined is None
+    assert fitted().merge(fitted()).model_.refined is None
+
+
+def replaced_counts(classifier: FlyNNClassifier) -> FlyNNClassifier:
+    """A classifier of the same members, of no samples."""
+    empty = [replace(each, counts=each.counts - each.counts) for each in classifier.model_.members]
+    return FlyNNClassifier.from_model(replace(classifier.model_, members=tuple(empty), refined=None))
+
+
+# ---- weights that fit
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weights: weights[:-1],
+        lambda weights: (*weights, weights[0]),
+        lambda weights: (weights[0].T, *weights[1:]),
+        lambda weights: (weights[0].astype(np.int64), *weights[1:]),
+        lambda weights: (weights[0].astype(np.float32), *weights[1:]),
+        lambda weights: (np.full_like(weights[0], LARGEST_WEIGHT + 1), *weights[1:]),
+        lambda weights: (np.full_like(weights[0], -LARGEST_WEIGHT - 1), *weights[1:]),
+        lambda weights: (np.full_like(weights[0], -(2**31)), *weights[1:]),
+    ],
+)
+def test_weights_that_do_not_fit_the_members_are_refused(change: Any) -> None:
+    with raises(DataError, field="refined"):
+        replace(REFINED, refined=change(REFINED.refined))
+
+
+def test_weights_of_a_model_cannot_be_changed() -> None:
+    mine = [np.array(each) for each in REFINED.refined or ()]
+    model = replace(PLAIN, refined=mine)
+    before = model.sha256()
+    mine[0][:] = 7
+    assert model.sha256() == before == REFINED.sha256()
+    assert model.refined is not None
+    with pytest.raises(ValueError, match="read-only"):
+        model.refined[0][0, 0] = 1
+
+
+# ---- files
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    FlyNNClassifier.from_model(REFINED).save(tmp_path / "model.npz")
+    return tmp_path / "model.npz"
+
+
+def test_a_refined_model_comes_back_from_its_file(path: Path) -> None:
+    loaded = FlyNNClassifier.load(path)
+    assert loaded.model_.sha256() == REFINED.sha256()
+    assert_array_equal(loaded.predict_proba(X), FlyNNClassifier.from_model(REFINED).predict_proba(X))
+    again = path.with_name("again")
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+    with np.load(path, allow_pickle=False) as file:
+        n = len(REFINED.members)
+        names = [f"{name}_{i}" for name in ("counts", "weights") for i in range(n)]
+        assert sorted(file) == sorted(["digest", "header", *names])
+        assert json.loads(file["header"].tobytes())["format"] == 10
+
+
+@pytest.mark.parametrize("extreme", [0, 1, 127, 128, -128, -129, 2**15 - 1, 2**15, -(2**15), 2**20, -(2**20)])
+def test_weights_are_written_in_the_narrowest_type_that_has_them(extreme: int, tmp_path: Path) -> None:
+    weights = tuple(np.zeros(each.shape, np.int32) for each in REFINED.refined or ())
+    weights[0][3, 1] = extreme
+    model = replace(PLAIN, refined=weights)
+    model_file.write(tmp_path / "m", model)
+    assert FlyNNClassifier.load(tmp_path / "m").model_.sha256() == model.sha256()
+    with np.load(tmp_path / "m") as file:
+        width = 1 if -128 < extreme < 128 else 2 if -(2**15) < extreme < 2**15 else 4
+        assert file["weights_0"].dtype == np.dtype(f"<i{width}")
+
+
+def forge(path: Path, change: Any, seal: bool = True) -> None:
+    """Rewrite a file with changed arrays, and a digest that fits."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    fields = json.loads(arrays.pop("header").tobytes())
+    digest = arrays.pop("digest")
+    change(fields, arrays)
+    parts = [np.frombuffer(json.dumps(fields).encode(), np.uint8), *arrays.values()]
+    arrays = {"header": parts[0], **arrays, "digest": model_file.digest_of(*parts) if seal else digest}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.lib.format.write_array(stream, array)
+
+
+def put(name: str, change: Any) -> Any:
+    def apply(_: Any, arrays: dict[str, np.ndarray]) -> None:
+        arrays[name] = change(arrays.get(name, np.zeros(1, np.int8)))
+
+    return apply
+
+
+HOSTILE: dict[str, tuple[Any, str]] = {
+    "one is missing": (lambda _, arrays: arrays.pop("weights_0"), "arrays"),
+    "one more": (put("weights_9", lambda array: array), "arrays"),
+    "in format 9": (lambda fields, _: fields.update(format=9), "format"),
+    "transposed": (put("weights_0", lambda array: np.ascontiguousarray(array.T)), "refined"),
+    "in another order": (put("weights_0", np.asfortranarray), "weights_0"),
+    "flat": (put("weights_0", np.ravel), "refined"),
+    "a row less": (put("weights_0", lambda array: array[1:]), "refined"),
+    "a row more": (put("weights_0", lambda array: np.tile(array.astype(np.int32), (2, 1))), "weights_0"),
+    "unsigned": (put("weights_0", lambda array: np.abs(array).astype(np.uint8)), "weights_0"),
+    "floats": (put("weights_0", lambda array: array.astype(np.float32)), "weights_0"),
+    "wide": (put("weights_0", lambda array: array.astype(np.int64)), "weights_0"),
+    "of the other end": (put("weights_0", lambda array: array.astype(">i4")), "weights_0"),
+    "objects": (put("weights_0", lambda array: array.astype(object)), "weights_0"),
+    "too large": (put("weights_0", lambda array: np.full(array.shape, 2**20 + 1, np.int32)), "refined"),
+    "too small": (put("weights_0", lambda array: np.full(array.shape, -(2**31), np.int32)), "refined"),
+}
+
+
+def test_forging_works(path: Path) -> None:
+    forge(path, lambda *_: None)
+    assert FlyNNClassifier.load(path).model_.sha256() == REFINED.sha256()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_forged_weights_are_refused(path: Path, name: str) -> None:
+    change, field = HOSTILE[name]
+    forge(path, change)
+    with raises(ModelFileError, field=field):
+        FlyNNClassifier.load(path)
+
+
+def test_the_digest_covers_the_weights(path: Path) -> None:
+    forge(path, put("weights_1", lambda array: array + array.dtype.type(1)), seal=False)
+    with raises(ModelFileError, field="digest"):
+        FlyNNClassifier.load(path)
+
+
+def test_the_memory_limit_counts_the_weights(tmp_path: Path) -> None:
+    model, path = FlyNNClassifier(hash_dim=4096).fit(X, Y).model_, tmp_path / "m"
+    zeros = tuple(np.zeros((4096, 3), np.int32) for _ in model.members)
+    model_file.write(path, replace(model, refined=zeros))
+    limit = sum(memory_needed(member.spec, 3) + 4 * 3 * 4096 for member in model.members)
+    assert FlyNNClassifier.load(path, max_bytes=limit).model_.refined is not None
+    with traced() as memory, raises(ModelFileError, field="memory"):
+        FlyNNClassifier.load(path, max_bytes=limit - 1)
+    assert memory.peak < 10**6
