@@ -30,6 +30,7 @@ PAGES = {
     "scale": "",
     "figures": "--data",
     "privacy": "--data",
+    "plan": "--data",
     "membership": "--data --sets digits,letters",
     "trees": "--data",
     "tables": "",

@@ -50,6 +50,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "phases": phases,
         "bytes_per_party": None if ahead is None else {way: sum(each[way] for each in costs) for way in ("up", "down")},
         "memory": memory,
+        "privacy": plan.notes,
         "sites": [
             {"key": key_of(name), "value": value, "reason": why}
             for name, value, why in questions(options, max(memory["party"].values()))
@@ -168,6 +169,7 @@ def text(made: dict[str, Any]) -> str:
     lines.append(f"  bytes per party, at most: {_bytes(made['bytes_per_party'])}")
     for where, needs in made["memory"].items():
         lines += [f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}" for what, needed in needs.items()]
+    lines += [f"  {note}" for note in made["privacy"]]
     lines.append("  each site's node config:")
     for each in made["sites"]:
         value = "" if each["value"] is None else f" = {in_json(each['value'])}"

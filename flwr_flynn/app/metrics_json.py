@@ -56,7 +56,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         ],
         "missing": dict(strategy.missing),
         "examples": None if counts.noise else int(counts.n_examples),
-        "privacy": None if mechanism is None else _privacy(strategy, mechanism),
+        "privacy": None if mechanism is None else _privacy(strategy, mechanism, run_plan.notes),
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
         "evaluation_missing": {} if evaluation is None else dict(evaluation.missing),
@@ -190,11 +190,12 @@ def _member(member: ModelMember) -> dict[str, Any]:
     }
 
 
-def _privacy(strategy: BaseStrategy, mechanism: Mechanism) -> dict[str, Any]:
+def _privacy(strategy: BaseStrategy, mechanism: Mechanism, notes: list[str]) -> dict[str, Any]:
     """Privacy guarantee of the mechanism, and an estimate of the number of samples from the noisy counts."""
     epsilon = mechanism.epsilon(mechanism.delta)
     return {
         "guarantee": mechanism.guarantee(),
+        "notes": notes,
         "mechanism": mechanism.to_dict(),
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "delta": mechanism.delta,

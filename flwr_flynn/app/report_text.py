@@ -39,7 +39,8 @@ def table(report: Report, folder: Path) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]
     if privacy := report["privacy"]:
-        lines += ["", *textwrap.wrap(privacy["guarantee"], 110, initial_indent="  ", subsequent_indent="  ")]
+        for text in (privacy["guarantee"], *privacy["notes"]):
+            lines += ["", *textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="  ")]
     return "\n".join(["", "FlyNN", *lines, ""])
 
 

@@ -248,8 +248,10 @@ class RunConfig(
                 raise self.refused("nodes_at_a_time", "0 with secure = true")
             if self.align:
                 raise self.refused("align", "false with secure = true")
-            if self.is_private and not self.delta:
-                raise self.refused("delta", "above 0 with secure = true and epsilon")
+            if self.is_private and not self.honest_parties:
+                raise self.refused("honest_parties", "the parties that share one noise with secure = true and epsilon")
+            if self.honest_parties and not (self.is_private and self.delta):
+                raise self.refused("honest_parties", "epsilon and delta above 0 beside it, for the noise to share")
         for name in ("feature_names", "n_features"):
             if self.schema and getattr(self, name):
                 raise self.refused(name, "none with schema")

@@ -24,6 +24,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.settings_parser import as_setting
+from flwr_flynn.app.shared_noise import SharedNoise
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
@@ -42,6 +43,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
+from flwr_flynn.privacy.planning import expected
 from flwr_flynn.tables import schema_file
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
@@ -64,6 +66,24 @@ class RunPlan:
     hashes: HashPlan | None  # None for a federation that exists
     strategy: FlyNNStrategy | message.FlyNNStrategy
     rounds: int
+
+    @property
+    def shared(self) -> SharedNoise | None:
+        """The sharing of one noise; None where each party has its own, or there is none."""
+        mechanism = self.strategy.run.options.run_spec.mechanism
+        return SharedNoise.of(mechanism, self.config.min_available or self.parties or 0)
+
+    @property
+    def notes(self) -> list[str]:
+        """Assumptions of the guarantee, and the accuracy to expect of a new federation, in words."""
+        mechanism, config = self.strategy.run.options.run_spec.mechanism, self.config
+        if mechanism is None or self.hashes is None:
+            return []
+        said, n_parties = [str(self.shared)] if self.shared else [], config.min_available or self.parties or 1
+        found = expected(mechanism, self.hashes.n_examples or 0, n_parties)
+        if found and not (config.hash_dim or config.hash_nnz):  # with the sizes that were measured
+            said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 %.")
+        return said
 
 
 def plan_run(
@@ -100,7 +120,8 @@ def _strategy(
     if saved is None:
         plan, classes, feature_names, learns = training_plan(config, parties)
         mechanism = run_mechanism(config, placeholder_specs(plan)[0], len(classes), asked)
-        needed, bound = config.min_parties or most, None
+        shared, bound = SharedNoise.of(mechanism, asked), None
+        needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
         given["learn_schema"] = learns
     else:
@@ -115,7 +136,7 @@ def _strategy(
     if config.secure:
         # Noise exceeds the largest count; beyond the bound it is clipped.
         noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
-        bound = bound_for(config.max_examples + noise)
+        bound = bound_for((config.max_examples or (plan and plan.n_examples) or 0) + noise)
         check_room(asked, bound)
     make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(FlyNNStrategy, min_available_clients=asked)
     if config.nodes_at_a_time:
@@ -339,26 +360,12 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
     given: dict[str, Any] = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
     given |= {name: getattr(config, name) for name in MECHANISMS[config.mechanism].own}
     if config.secure:
-        given["n_honest"] = _n_honest(config, n_parties)
+        if not 2 <= config.honest_parties <= n_parties:
+            raise config.refused("honest_parties", f"from 2 to the {n_parties} parties of the run")
+        given["n_honest"] = config.honest_parties
+        log(logging.INFO, "FlyNN: %s", SharedNoise(n_parties, config.honest_parties))
     try:
         mechanism = MECHANISMS[config.mechanism].for_spec(spec, n_classes, config.epsilon, **given)
     except ConfigError as error:
         raise as_setting(error, "run-config") from None
     return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
-
-
-def _n_honest(config: RunConfig, n_parties: int) -> int:
-    """Parties whose noise shares give the guarantee: one less than are certain to be in the sum, unless given."""
-    most = max(2, round(config.secure_threshold * n_parties))  # SecAgg+ opens no sum of fewer
-    if config.honest_parties > most:
-        raise config.refused("honest_parties", f"at most {most}, secure-threshold of {n_parties} parties")
-    n_honest = config.honest_parties or max(2, most - 1)
-    log(
-        logging.INFO if n_honest < most else logging.WARNING,
-        "FlyNN: the guarantee needs the noise shares of %s parties; at least %s are in the secure sum, so %s may "
-        "disclose their share",
-        n_honest,
-        most,
-        most - n_honest or "NONE",
-    )
-    return n_honest

@@ -337,41 +337,38 @@ class PrivacySettings(RunSettings):
 
 @dataclass(frozen=True)
 class SecureSettings(RunSettings):
-    """Secure sums."""
+    """Secure sums, and one noise that their parties share."""
 
     group = "secure"
 
     secure: bool = _fixed(
         False,
-        "all statistics of training samples go through Flower's SecAgg+: the server learns sums alone. Needs "
-        "`max-examples`, and at least three parties",
-    )
-    secure_threshold: float = _fixed(
-        0.67,
-        "`secure`: share of the parties that must stay to the end",
-        low=0.67,
-        high=1,
-        needs=("secure",),
+        "all statistics of training samples go through Flower's SecAgg+: the server learns sums alone, while two "
+        "thirds of the parties, and three, stay to the end. Needs `max-examples`, or `honest-parties` with `epsilon`",
     )
     honest_parties: int = _fixed(
         0,
-        "`secure` with `epsilon`: parties that keep their noise secret, whatever the others do; each adds a share, and "
-        "the shares of so many are the noise of one. Epsilon is that of the sum while so many are honest. At most "
-        "`secure-threshold` of `min-available`; 0: one less than that, but at least 2. A server that invents parties "
-        "breaks that, and a share alone has a larger epsilon",
+        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on. How many of the parties "
+        "follow the protocol, keep their share of the noise to themselves and stay to the end. Epsilon is that of the "
+        "sums. No sum opens with fewer parties, and `min-parties` follows; the log says how many may drop out. A "
+        "server that invents parties breaks that; a share alone has a larger epsilon. 0: a noise for each party",
         low=0,
         high=10**6,
-        needs=("secure", "epsilon"),
     )
     max_examples: int = setting(
         0,
-        "most samples of a party; a party with more is refused. 0: no limit, but not with `secure`",
+        "most samples of a party; a party with more is refused. 0: no limit; with `secure` only if `honest-parties` is "
+        "given",
         low=0,
         high=2**29,
         fixed_by_federation=("withdraw", "evaluate"),
     )
 
+    def __post_init__(self) -> None:
+        if self.honest_parties:
+            object.__setattr__(self, "secure", True)
+
     def check(self) -> None:
         super().check()
-        if self.secure and not self.max_examples:
+        if self.secure and not (self.max_examples or self.honest_parties):
             raise self.refused("max_examples", "a number above 0 with secure = true")

@@ -30,6 +30,7 @@ from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
+from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
 _MODEL, _METRICS, _PAGE, _PLAN = "model.npz", "metrics.json", "report.html", "plan.json"
@@ -67,8 +68,8 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
-        threshold = config.secure_threshold if config.secure else None
-        return run_rounds(strategy, grid, context, plan.rounds, config.timeout, threshold)
+        threshold = plan.shared.threshold if plan.shared else LEAST_THRESHOLD
+        return run_rounds(strategy, grid, context, plan.rounds, config.timeout, threshold if config.secure else None)
     try:
         strategy.start(grid, num_rounds=plan.rounds, timeout=config.timeout or NO_LIMIT)
     except Exception as error:

@@ -44,7 +44,9 @@ from flwr_flynn.flower.compat import Workflow
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.privacy import Mechanism
 
-_LEAST_THRESHOLD = 0.67
+LEAST_THRESHOLD = 0.67
+"""Share of the parties that must stay to the end of a secure sum, at least."""
+
 _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
 _SETUP = (
     *(Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD),
@@ -174,8 +176,8 @@ def _are_enough(state: WorkflowState) -> bool:
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     """The fit workflow for a `DefaultWorkflow` that counts by a secure sum."""
     check_bound(bound)
-    if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
-        raise ConfigError("threshold", f"a number from {_LEAST_THRESHOLD} to 1", threshold)
+    if isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1:
+        raise ConfigError("threshold", f"a number from {LEAST_THRESHOLD} to 1", threshold)
     protocol = _Protocol(
         1.0,
         float(threshold),

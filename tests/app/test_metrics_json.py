@@ -81,7 +81,14 @@ ONE_CANDIDATE = {
 MEMBERS = [member(), member(hash_dim=128, decay=0.5)]
 REFINEMENT = {"rounds": 3, "missing": {"noisy refinement 2": {"b": "no reply"}}}
 GRAM = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"gram evaluation": {"b": "no reply"}}}
-PRIVACY = {"examples_estimate": None, "epsilon": 0.99996, "delta": 1e-5, "noise_sd": 3.0, "guarantee": "A promise."}
+PRIVACY = {
+    "examples_estimate": None,
+    "epsilon": 0.99996,
+    "delta": 1e-5,
+    "noise_sd": 3.0,
+    "guarantee": "A promise.",
+    "notes": ["One."],
+}
 GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out": ["Mallory"]}
 
 

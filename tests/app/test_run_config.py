@@ -143,7 +143,7 @@ def test_lists_that_are_none_are_refused_when_they_are_used(settings: dict[str, 
 # ---- settings that exclude each other
 
 SECURE = {"secure": True, "max-examples": 100}
-PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, **SECURE}
+PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, "honest-parties": 4}
 GROUPS = {"groups": 40, "trusted": "mine.npz"}
 EVALUATE = {"action": "evaluate", "federation": "f.npz"}
 
@@ -170,9 +170,9 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         ({"secure": True}, "max-examples"),
         ({**SECURE, "align": True}, "align"),
         ({**SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
-        ({**SECURE, "epsilon": 1.0}, "delta"),
-        ({"secure-threshold": 0.8}, "secure-threshold"),
-        ({**SECURE, "honest-parties": 3}, "honest-parties"),
+        ({**SECURE, "epsilon": 1.0, "delta": 1e-5}, "honest-parties"),
+        *(({**more, "honest-parties": 3}, "honest-parties") for more in ({}, SECURE, {"epsilon": 1.0})),
+        ({**PRIVATE_AND_SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
         # groups
         ({**GROUPS, "trusted": ""}, "trusted"),
         ({**GROUPS, "groups": 0}, "trusted"),

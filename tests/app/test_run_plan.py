@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flwr_flynn import FlyNNStrategy
+from flwr_flynn import FlyNNStrategy, secagg
 from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import n_rounds, private_plan, run_mechanism, training_plan
+from flwr_flynn.app.shared_noise import SharedNoise
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
@@ -155,20 +158,29 @@ def test_the_mechanism_follows_from_the_settings() -> None:
         mechanism(epsilon=1, delta=1e-20)
 
 
-def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secure_sum() -> None:
+def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("dp_accounting")
+    settings = {"epsilon": 1, "delta": 1e-5, "honest_parties": 8}
+    assert RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()}).secure
+    with caplog.at_level("INFO", "flwr"):
+        found = mechanism(10, **settings)
+    assert found == GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=8)
+    assert "at least 8 of 10 parties follow the protocol" in caplog.text
+    assert "Up to 2 may drop out" in caplog.text
+    for n_honest in (1, 11):
+        with raises(ConfigError, field="run-config honest-parties", expected="from 2 to the 10 parties of the run"):
+            mechanism(10, **settings | {"honest_parties": n_honest})
 
-    def sharing(**more: Any) -> int | None:
-        private = {"epsilon": 1, "delta": 1e-5, "secure": True, "max_examples": 100}
-        found = mechanism(10, **private, **more)
-        return found.n_honest if found else None
 
-    # One of those that are certain to be in the sum may tell its noise, unless the run says otherwise.
-    assert sharing() == 6
-    assert sharing(secure_threshold=0.9) == 8
-    assert [sharing(honest_parties=n) for n in (7, 4)] == [7, 4]
-    with raises(ConfigError, field="run-config honest-parties", got=8):
-        sharing(honest_parties=8)
+@given(n_parties=st.integers(3, 500), share=st.floats(0, 1))
+def test_no_sum_opens_without_the_shares_of_as_many_parties_as_are_honest(n_parties: int, share: float) -> None:
+    shared = SharedNoise(n_parties, max(2, round(share * n_parties)))
+    opened = round(shared.threshold * n_parties)  # as Flower's SecAgg+ counts the shares of a key
+    assert shared.n_honest <= opened <= shared.n_needed <= n_parties
+    assert shared.n_needed == max(3, opened)
+    assert 3 * shared.n_needed >= 2 * n_parties - 1
+    assert shared.surplus >= 1
+    secagg.workflow(256, shared.threshold, 1.0)  # takes it
 
 
 def test_sizes_follow_from_public_figures() -> None:

@@ -44,12 +44,13 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
     pytest.importorskip("opendp")
     pytest.importorskip("dp_accounting")
     private = {"epsilon": 1.0, "delta": 1e-5, "center": "8", "hash_dim": 512, "output_dir": str(tmp_path)}
-    run = flower.run(nodes=5, secure=True, max_examples=1000, **private)
+    run = flower.run(nodes=5, honest_parties=4, **private)
     assert run.status == "finished:completed", run.output[-6000:]
     report = json.loads((tmp_path / "metrics.json").read_text())["privacy"]
     assert report["epsilon"] <= 1.0
-    assert report["mechanism"]["n_honest"] == 2
-    assert "at least 2 parties added theirs" in report["guarantee"]
+    assert report["mechanism"]["n_honest"] == 4
+    assert "at least 4 parties added theirs" in report["guarantee"]
+    assert "at least 4 of 5 parties follow the protocol" in report["notes"][0]
 
 
 def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., Deployment]) -> None:

@@ -159,6 +159,7 @@ SHAPE: dict[str, Any] = {
     },
     "privacy": {
         "guarantee": _LONG,
+        "notes": [_LONG],
         "epsilon": _MAYBE,
         "delta": _MAYBE,
         "noise_sd": _MAYBE,

@@ -228,7 +228,7 @@ def privacy(report: Report) -> Parts:
     found, settings = report["privacy"], report["settings"]
     if found:
         epsilon, delta = found["epsilon"], found["delta"] or 0.0
-        said = [found["guarantee"]]
+        said = [found["guarantee"], *found["notes"]]
         if epsilon is None:
             said.append("There is no guarantee: the noise comes from a seed, for simulations.")
         else:

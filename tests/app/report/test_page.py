@@ -114,6 +114,8 @@ def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
     made["settings"]["secure"] = True
     assert "a server that keeps to the protocol sees sums" in page(made)
     made["privacy"] = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5, "covers_evaluation": False}
+    made["privacy"]["notes"] = ["Up to <2 may drop out."]
+    assert "Up to &lt;2 may drop out." in page(made)
     assert "(1, 1e-5)-DP &lt; here" in page(made)
     assert "the guarantee does not cover them" in page(made)
     made["privacy"]["epsilon"] = None
