@@ -215,13 +215,15 @@ def shown(row: Row) -> Row:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Members found against false alarms, a panel for each data set."""
+    from matplotlib import colormaps
+
     names = list(dict.fromkeys(row["set"] for row in rows))
     plt, figure, axes = _panels(len(names), 5.2, 4.6)
     for axis, name in zip(axes, names, strict=True):
-        for row in rows:
-            if row["set"] == name:
-                style = ":" if row["attack"].startswith("server") else "-"
-                axis.plot(_CURVE, np.maximum(row["curve"], 1e-4), style, label=row["attack"], linewidth=1.2)
+        for number, row in enumerate(each for each in rows if each["set"] == name):
+            style, colour = ":" if row["attack"].startswith("server") else "-", colormaps["tab20"](number % 20)
+            curve = np.maximum(row["curve"], 1e-4)
+            axis.plot(_CURVE, curve, style, color=colour, label=row["attack"], linewidth=1.4)
         axis.plot(_CURVE, [allowed(1.0, rate) for rate in _CURVE], "k--", linewidth=1, label="allowed by epsilon 1")
         axis.plot(_CURVE, _CURVE, color="grey", linewidth=0.8, label="guessing")
         axis.set(xscale="log", yscale="log", xlabel="false alarms", ylabel="members found", title=name, ylim=(1e-4, 1))
