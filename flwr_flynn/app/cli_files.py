@@ -21,6 +21,7 @@ from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
 from flwr_flynn.tables.summary import TableSummary
+from flwr_flynn.tables.table import as_name
 
 _MOST_CLASSES = 1024
 
@@ -34,7 +35,7 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
     classes = _classes_of(file)
     label = label or ("y" if path.suffix.lower() == ".npz" else "label")
     shown = classes if len(classes) <= _MOST_CLASSES else []
-    schema = replace(schema, label=label if schema.is_named else "", classes=shown)
+    schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
     notes = _notes(schema, summary, len(classes), min_examples)
     if left_out:
         named = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]

@@ -18,7 +18,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column import MOST_LEVELS, Column, is_nameable
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema, is_empty
-from flwr_flynn.tables.table import KINDS, Table, needs_table
+from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, needs_table
 
 MOST_ROWS = 2**53
 
@@ -52,7 +52,8 @@ class ColumnSummary:
                 raise SchemaError(f"summary {what}", "numbers of rows", type(values).__name__)
         if set(self.rows) - set(KINDS):
             raise SchemaError("summary rows", f"kinds among {', '.join(KINDS)}", f"{len(self.rows)} others")
-        if bad := sum(not is_nameable(level) for level in self.levels):
+        # Two forms of one level, or below of one name, would make a schema that nobody can use.
+        if bad := sum(not is_nameable(level) or as_level(level) != level for level in self.levels):
             raise SchemaError("summary levels", "short printable texts", f"{bad} others")
         if (n := sum(self.levels.values())) > (most := self.rows.get("category", 0)):
             raise SchemaError("summary levels", f"levels of at most {most} rows", n)
@@ -176,6 +177,7 @@ class TableSummary:
                 columns = {name: columns[name] for name in map(str, range(len(columns)))}
             right = len(columns) == len(entries) <= MOST_COLUMNS and _is_number(n_rows) and isinstance(is_named, bool)
             right &= all(isinstance(name, str) and len(name) <= 10 * MOST_LEVELS for name in columns)
+            right = right and all(as_name(name) == name for name in columns)
             right &= all(each.n_rows <= n_rows for each in columns.values())
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError("summary", "columns, n_rows and is_named", type(error).__name__) from None

@@ -85,7 +85,9 @@ class CsvFile(TableFile):
             self.n_rows += n
             if labels is not None:
                 different, codes = labels.distinct()
-                self.n_unlabelled += int(np.isin(codes, [i for i, text in enumerate(different) if not text]).sum())
+                self.n_unlabelled += int(
+                    np.isin(codes, [i for i, text in enumerate(different) if not text.strip()]).sum()
+                )
 
     def _dialect_of(self, name: str) -> Dialect:
         own = self._column_gaps.get(name, ())
@@ -128,5 +130,5 @@ def _n_unfit(facts: ColumnFacts) -> int:
 def _objects(texts: Texts) -> npt.NDArray[Any]:
     different, codes = texts.distinct()
     values = np.empty(len(different), object)
-    values[:] = different
+    values[:] = [text.strip() for text in different]
     return values[codes]

@@ -52,11 +52,12 @@ class ParquetFile(TableFile):
             columns = parquet_columns(schema)
             layout = Layout.of(path.name, columns, label, group, features)
             self.names, self.left_out, self._layout = layout.names, layout.left_out, layout
+            self._features = [columns[index] for index in layout.order]  # as they stand in the file
             self._label = None if layout.label is None else columns[layout.label]
             self._group = None if layout.group is None else columns[layout.group]
             self._types = {name: schema.field(name).type for name in columns}
             n_promised = file.metadata.num_rows
-        self.reports = [_report_of(self._types[name]) for name in self.names]
+        self.reports = [_report_of(self._types[name]) for name in self._features]
         self.n_rows = 0
         for batch in self.batches():
             self.n_rows += len(batch.columns[0]) if batch.columns else 0
@@ -69,7 +70,7 @@ class ParquetFile(TableFile):
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
-        wanted = [name for name in (*self.names, self._label, self._group) if name is not None]
+        wanted = [name for name in (*self._features, self._label, self._group) if name is not None]
         # Nothing is asked of pyarrow about columns that are not read.
         read = [name for name in dict.fromkeys(wanted) if _is_taken(self._types[name])]
         rows = max(1, min(_ROWS, _VALUES // max(1, len(wanted))))
@@ -77,7 +78,8 @@ class ParquetFile(TableFile):
             for batch in file.iter_batches(batch_size=rows, columns=read, use_pandas_metadata=False):
                 found = {name: batch.column(name) for name in read}
                 n = batch.num_rows
-                columns = [self._values(name, found.get(name), n) for name in self.names]
+                features = zip(self.names, self._features, strict=True)
+                columns = [self._values(name, found.get(own), n) for name, own in features]
                 labels, groups = (
                     None if name is None else _labels(found.get(name), n) for name in (self._label, self._group)
                 )

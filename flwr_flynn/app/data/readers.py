@@ -128,13 +128,13 @@ def _csv(path: Path, label: str, features: Features, raw: bool) -> Rows:
         records = (fields for fields in _records(path) if fields != [])
         header = next(records, None) or []
         layout = Layout.of(path.name, header, label, "", features)
-        label_index = header.index(label)
+        assert layout.label is not None
         kind: Any = object if raw else np.float64
         parts: list[list[Array]] = [[np.zeros(0, kind)] for _ in layout.order]
         labels: list[str] = []
         while chunk := list(islice(records, CHUNK)):
             whole = [fields if fields and len(fields) == len(header) else [""] * len(header) for fields in chunk]
-            labels += [fields[label_index] for fields in whole]
+            labels += [fields[layout.label].strip() for fields in whole]
             for place, index in enumerate(layout.order):
                 texts = [fields[index] for fields in whole]
                 parts[place].append(objects(texts) if raw else parsed_numbers(texts)[0])
@@ -191,7 +191,8 @@ def _parquet(path: Path, label: str, features: Features, raw: bool) -> Rows:
             elif isinstance(values, list):
                 values = parsed_numbers(["" if value is None else str(value) for value in values])[0]
             X[:, place] = values
-        y = objects(column(columns.index(label)))
+        assert layout.label is not None
+        y = objects(column(layout.label))
     return Rows(X, y, layout.left_out)
 
 
