@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column import MOST_LEVELS, Column, is_nameable
-from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema, is_empty
-from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, needs_table
+from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
+from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, missing, needs_table
 
 MOST_ROWS = 2**53
 
@@ -82,6 +80,7 @@ class TableSummary:
 
     Examples
     --------
+    >>> import numpy as np
     >>> here = TableSummary.of(Table(["sex"], [np.array(["f", "f", "m", None], object)]))
     >>> there = TableSummary.of(Table(["sex"], [np.array(["m"], object)]))
     >>> (here + there).schema()[0].inputs
@@ -202,13 +201,10 @@ def learned(X: Any) -> tuple[Any, Schema | None]:
 
 
 def _counted(values: Any, kind: str) -> ColumnSummary:
-    n = len(values)
-    if is_empty(values):
+    n, found = len(values), Counter(values.tolist() if kind == "category" else ())
+    n_gaps = found.pop(None, 0) if kind == "category" else int(missing(values).sum())
+    if n_gaps == n:
         return ColumnSummary(n, {}, n)
-    if kind != "category":
-        return ColumnSummary(n, {kind: n}, int((np.isnat if kind == "date" else np.isnan)(values).sum()))
-    found = Counter(values.tolist())
-    n_gaps = found.pop(None, 0)
     return ColumnSummary(n, {kind: n}, n_gaps, {text: k for text, k in found.items() if is_nameable(text)})
 
 

@@ -176,6 +176,13 @@ def is_gap(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
+def missing(values: Array) -> Array:
+    """Mask of the gaps of a column, (n,) of any kind."""
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], np.bool_)
+    return np.asarray(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
+
+
 def as_level(text: str) -> str | None:
     """A text as a level: in the form of a name (see `as_name`); None for an empty one.
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.csv_texts import NotTaken, cannot_read, chunks, header_of
 from flwr_flynn.app.data.dialect import Dialect, detected
 from flwr_flynn.app.data.layout import Layout
+from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
@@ -129,6 +130,4 @@ def _n_unfit(facts: ColumnFacts) -> int:
 
 def _objects(texts: Texts) -> npt.NDArray[Any]:
     different, codes = texts.distinct()
-    values = np.empty(len(different), object)
-    values[:] = [text.strip() for text in different]
-    return values[codes]
+    return objects([text.strip() for text in different])[codes]

@@ -23,9 +23,9 @@ from flwr_flynn.app.data.parquet import (
 )
 from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
-from flwr_flynn.app.data.values import is_gap_text
+from flwr_flynn.app.data.values import Texts, TypedColumn
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.table import Table, as_level
+from flwr_flynn.tables.table import Table, missing
 
 Array = npt.NDArray[Any]
 
@@ -100,8 +100,8 @@ class ParquetFile(TableFile):
             return np.array(values, np.float64 if found.null_count else _report_of(kind).dtype)
         if is_text(kind) or types.is_dictionary(kind):
             own = self._column_gaps.get(name, ())
-            gaps = Dialect(gap_texts=(*self._given.gap_texts, *own)).gaps
-            return _levels(arrow_values(found), gaps)
+            typed = TypedColumn("category", np.dtype(object), Dialect(gap_texts=(*self._given.gap_texts, *own)))
+            return typed.values(Texts(["" if value is None else str(value) for value in arrow_values(found)]))
         if types.is_null(kind):
             return np.full(n, np.nan)
         return _moments(found)
@@ -132,25 +132,8 @@ def _report_of(kind: Any) -> ColumnReport:
 
 
 def _look(report: ColumnReport, values: Array) -> None:
-    if values.dtype.kind == "f":
-        report.gaps += int(np.isnan(values).sum())
-        report.infinite += int(np.isinf(values).sum())
-    elif values.dtype.kind == "M":
-        report.gaps += int(np.isnat(values).sum())
-    elif values.dtype.kind == "O":
-        report.gaps += sum(value is None for value in values.tolist())
-
-
-def _levels(values: list[Any], gaps: frozenset[str]) -> Array:
-    """Texts as levels; every different one is looked at once."""
-    known: dict[Any, str | None] = {}
-    out = np.empty(len(values), object)
-    for index, value in enumerate(values):
-        if value not in known:
-            text = "" if value is None else str(value)
-            known[value] = None if is_gap_text(text, gaps) else as_level(text)
-        out[index] = known[value]
-    return out
+    report.gaps += int(missing(values).sum())
+    report.infinite += int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
 
 
 def _moments(found: Any) -> Array:
