@@ -13,6 +13,7 @@ import numpy as np
 from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.labels import coded_labels
 from flwr_flynn.app.data.opened import columns_of, existing, opened
+from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
@@ -21,6 +22,7 @@ from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
 from flwr_flynn.tables.summary import TableSummary
+from flwr_flynn.tables.table import as_name, missing
 
 _MOST_CLASSES = 1024
 
@@ -34,7 +36,7 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
     classes = _classes_of(file)
     label = label or ("y" if path.suffix.lower() == ".npz" else "label")
     shown = classes if len(classes) <= _MOST_CLASSES else []
-    schema = replace(schema, label=label if schema.is_named else "", classes=shown)
+    schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
     notes = _notes(schema, summary, len(classes), min_examples)
     if left_out:
         named = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
@@ -51,8 +53,7 @@ def _classes_of(file: TableFile) -> list[str | int]:
     for _, labels in file.tables():
         if labels is not None:
             different.update(dict.fromkeys(labels.tolist()))
-    values = np.empty(len(different), object)
-    values[:] = list(different)
+    values = objects(list(different))
     if all(isinstance(value, float) for value in different):
         values = values.astype(np.float64)
     return coded_labels(values, file.name)[0]
@@ -121,7 +122,7 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     beyond, others, gaps = Counter[int](), Counter[int](), Counter[int]()
     for table, _ in file.tables():
         for index, (column, values, kind) in enumerate(zip(schema.columns, table.columns, table.kinds, strict=True)):
-            gaps[index] += int(_is_gap(values).sum())
+            gaps[index] += int(missing(values).sum())
             if kind == column.kind == "number":
                 beyond[index] += int(column.refused(values).sum())
             elif kind == column.kind == "category":
@@ -144,12 +145,6 @@ def _n_other_kind(column: Column, kind: str, n_unfit: int, n_values: int) -> int
     if kind == column.kind or (kind == "number" and column.kind == "category"):
         return n_unfit
     return n_values
-
-
-def _is_gap(values: Any) -> Any:
-    if values.dtype.kind == "O":
-        return np.array([value is None for value in values.tolist()], bool)
-    return np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
 
 
 def _unknown_labels(file: TableFile, schema: Schema) -> int:

@@ -20,7 +20,7 @@ from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables.column import Column, is_nameable, shown
 from flwr_flynn.tables.scattering import WHITE, n_coefficients, scattered
-from flwr_flynn.tables.table import Table, level_of
+from flwr_flynn.tables.table import Table, level_of, missing
 
 Array = npt.NDArray[Any]
 
@@ -247,22 +247,13 @@ def _as_kind(column: Column, values: Array, kind: str) -> Array:
         return np.array([None if value in column.gap_texts else value for value in values.tolist()], object)
     if kind == column.kind:
         return values
-    if is_empty(values):
+    if missing(values).all():
         empty: dict[str, Any] = {"number": np.nan, "category": None, "date": np.datetime64("NaT")}
         dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
         return np.full(len(values), empty[column.kind], dtypes[column.kind])
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
         return np.array([level_of(value) for value in values.tolist()], object)
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
-
-
-def is_empty(values: Array) -> bool:
-    """True if a column has gaps alone."""
-    if values.dtype.kind == "M":
-        return bool(np.isnat(values).all())
-    if values.dtype.kind == "O":
-        return all(value is None for value in values.tolist())
-    return bool(np.isnan(values).all())
 
 
 def _range_of(column: Column) -> str:

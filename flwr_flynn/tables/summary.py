@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column import MOST_LEVELS, Column, is_nameable
-from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema, is_empty
-from flwr_flynn.tables.table import KINDS, Table, needs_table
+from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
+from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, missing, needs_table
 
 MOST_ROWS = 2**53
 
@@ -52,7 +50,8 @@ class ColumnSummary:
                 raise SchemaError(f"summary {what}", "numbers of rows", type(values).__name__)
         if set(self.rows) - set(KINDS):
             raise SchemaError("summary rows", f"kinds among {', '.join(KINDS)}", f"{len(self.rows)} others")
-        if bad := sum(not is_nameable(level) for level in self.levels):
+        # Two forms of one level, or below of one name, would make a schema that nobody can use.
+        if bad := sum(not is_nameable(level) or as_level(level) != level for level in self.levels):
             raise SchemaError("summary levels", "short printable texts", f"{bad} others")
         if (n := sum(self.levels.values())) > (most := self.rows.get("category", 0)):
             raise SchemaError("summary levels", f"levels of at most {most} rows", n)
@@ -81,6 +80,7 @@ class TableSummary:
 
     Examples
     --------
+    >>> import numpy as np
     >>> here = TableSummary.of(Table(["sex"], [np.array(["f", "f", "m", None], object)]))
     >>> there = TableSummary.of(Table(["sex"], [np.array(["m"], object)]))
     >>> (here + there).schema()[0].inputs
@@ -176,6 +176,7 @@ class TableSummary:
                 columns = {name: columns[name] for name in map(str, range(len(columns)))}
             right = len(columns) == len(entries) <= MOST_COLUMNS and _is_number(n_rows) and isinstance(is_named, bool)
             right &= all(isinstance(name, str) and len(name) <= 10 * MOST_LEVELS for name in columns)
+            right = right and all(as_name(name) == name for name in columns)
             right &= all(each.n_rows <= n_rows for each in columns.values())
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError("summary", "columns, n_rows and is_named", type(error).__name__) from None
@@ -200,13 +201,10 @@ def learned(X: Any) -> tuple[Any, Schema | None]:
 
 
 def _counted(values: Any, kind: str) -> ColumnSummary:
-    n = len(values)
-    if is_empty(values):
+    n, found = len(values), Counter(values.tolist() if kind == "category" else ())
+    n_gaps = found.pop(None, 0) if kind == "category" else int(missing(values).sum())
+    if n_gaps == n:
         return ColumnSummary(n, {}, n)
-    if kind != "category":
-        return ColumnSummary(n, {kind: n}, int((np.isnat if kind == "date" else np.isnan)(values).sum()))
-    found = Counter(values.tolist())
-    n_gaps = found.pop(None, 0)
     return ColumnSummary(n, {kind: n}, n_gaps, {text: k for text, k in found.items() if is_nameable(text)})
 
 

@@ -117,8 +117,12 @@ def is_frame(X: Any) -> bool:
 
 
 def as_name(name: Any) -> str:
-    """The name of a column: in Unicode's composed form, without blanks around it."""
-    return unicodedata.normalize("NFC", str(name)).strip()
+    """The name of a column: in Unicode's composed form, with one blank for each gap between words.
+
+    >>> as_name(" age\\n(years)")
+    'age (years)'
+    """
+    return " ".join(unicodedata.normalize("NFC", str(name)).split())
 
 
 def _check_different(names: Sequence[str]) -> None:
@@ -172,15 +176,22 @@ def is_gap(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
+def missing(values: Array) -> Array:
+    """Mask of the gaps of a column, (n,) of any kind."""
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], np.bool_)
+    return np.asarray(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
+
+
 def as_level(text: str) -> str | None:
-    """A text as a level: in Unicode's composed form, without blanks around it; None for an empty one.
+    """A text as a level: in the form of a name (see `as_name`); None for an empty one.
 
     An integer is the same in all its forms: files and arrays turn 1 into 1.0 where another value is no integer.
 
-    >>> as_level(" m "), as_level(" "), as_level("1.0")
-    ('m', None, '1')
+    >>> as_level(" m "), as_level(" "), as_level("1.0"), as_level("day\\ncare")
+    ('m', None, '1', 'day care')
     """
-    level = (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
+    level = as_name(text)
     return (level[:-2] if _INTEGER.fullmatch(level) else level) or None
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.csv_texts import NotTaken, cannot_read, chunks, header_of
 from flwr_flynn.app.data.dialect import Dialect, detected
 from flwr_flynn.app.data.layout import Layout
+from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
@@ -85,7 +86,9 @@ class CsvFile(TableFile):
             self.n_rows += n
             if labels is not None:
                 different, codes = labels.distinct()
-                self.n_unlabelled += int(np.isin(codes, [i for i, text in enumerate(different) if not text]).sum())
+                self.n_unlabelled += int(
+                    np.isin(codes, [i for i, text in enumerate(different) if not text.strip()]).sum()
+                )
 
     def _dialect_of(self, name: str) -> Dialect:
         own = self._column_gaps.get(name, ())
@@ -127,6 +130,4 @@ def _n_unfit(facts: ColumnFacts) -> int:
 
 def _objects(texts: Texts) -> npt.NDArray[Any]:
     different, codes = texts.distinct()
-    values = np.empty(len(different), object)
-    values[:] = different
-    return values[codes]
+    return objects([text.strip() for text in different])[codes]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
+from flwr_flynn.tables.table import as_name
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Layout:
 
         None is a file whose labels are not read.
         """
+        columns, features = [*map(as_name, columns)], [*map(as_name, features)]
+        label, group = label and as_name(label), as_name(group)
         if n_same := len(columns) - len(set(columns)):
             raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
         if not columns:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from flwr_flynn._files import npy_header, npz_array
 from flwr_flynn.app.data.layout import by_name
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.table import needs_table
+from flwr_flynn.tables.table import as_name, needs_table
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
@@ -47,7 +47,7 @@ def read_npz(
         order, left_out = _npz_order(path, X.shape[1], names, features)
         return Arrays(X[:, order], y, groups, features, left_out)
     are_names = names is not None and names.dtype.kind == "U" and names.shape == X.shape[1:]
-    return Arrays(X, y, groups, tuple(names.tolist()) if are_names and names is not None else None, ())
+    return Arrays(X, y, groups, tuple(map(as_name, names.tolist())) if are_names and names is not None else None, ())
 
 
 def npz_names(path: Path) -> Features | None:
@@ -55,7 +55,9 @@ def npz_names(path: Path) -> Features | None:
     with _opened_npz(path, ["X"]) as (has_names, array, _):
         names = array("feature_names") if has_names else None
     return (
-        tuple(map(str, names.tolist())) if names is not None and names.dtype.kind == "U" and names.ndim == 1 else None
+        tuple(map(as_name, names.tolist()))
+        if names is not None and names.dtype.kind == "U" and names.ndim == 1
+        else None
     )
 
 
@@ -125,4 +127,4 @@ def _npz_order(
     if names.dtype.kind != "U" or names.shape != (n_columns,):
         got = f"type {names.dtype.kind!r} of shape {names.shape}"
         raise DataError(path.name, f"'feature_names' to be {n_columns} strings", got)
-    return by_name(names.tolist(), features, path.name)
+    return by_name([*map(as_name, names.tolist())], [*map(as_name, features)], path.name)

@@ -20,7 +20,7 @@ from flwr_flynn.app.data.readers import ENDINGS, check_shapes, ending
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import Table, as_name
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,7 @@ class ArrayFile(TableFile):
         self.name, self.left_out, self.announced = name, left_out, announced
         self._X, self._y, self._groups = X, y, groups
         self.n_rows, n_columns = X.shape
-        self.names = tuple(names or ())
+        self.names = tuple(map(as_name, names or ()))
         self.is_named = bool(names)
         self._columns = [X[:, index] for index in range(n_columns)]
         if X.dtype.kind in "biuf":
@@ -129,14 +129,14 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
         try:
-            return header_of(path, detected(path, dialect))
+            return [*map(as_name, header_of(path, detected(path, dialect)))]
         except (OSError, UnicodeError, csv.Error) as error:
             raise cannot_read(path, error) from None
     if ending(path) == ".npz":
         names = npz_names(path)
         return None if names is None else list(names)
     with opened_parquet(path) as file:
-        return parquet_columns(file.schema_arrow)
+        return [*map(as_name, parquet_columns(file.schema_arrow))]
 
 
 def batches(path: Path, **options: Any) -> Iterator[tuple[Table, Array | None]]:

@@ -23,9 +23,9 @@ from flwr_flynn.app.data.parquet import (
 )
 from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
-from flwr_flynn.app.data.values import is_gap_text
+from flwr_flynn.app.data.values import Texts, TypedColumn
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.table import Table, as_level
+from flwr_flynn.tables.table import Table, missing
 
 Array = npt.NDArray[Any]
 
@@ -52,11 +52,12 @@ class ParquetFile(TableFile):
             columns = parquet_columns(schema)
             layout = Layout.of(path.name, columns, label, group, features)
             self.names, self.left_out, self._layout = layout.names, layout.left_out, layout
+            self._features = [columns[index] for index in layout.order]  # as they stand in the file
             self._label = None if layout.label is None else columns[layout.label]
             self._group = None if layout.group is None else columns[layout.group]
             self._types = {name: schema.field(name).type for name in columns}
             n_promised = file.metadata.num_rows
-        self.reports = [_report_of(self._types[name]) for name in self.names]
+        self.reports = [_report_of(self._types[name]) for name in self._features]
         self.n_rows = 0
         for batch in self.batches():
             self.n_rows += len(batch.columns[0]) if batch.columns else 0
@@ -69,7 +70,7 @@ class ParquetFile(TableFile):
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
-        wanted = [name for name in (*self.names, self._label, self._group) if name is not None]
+        wanted = [name for name in (*self._features, self._label, self._group) if name is not None]
         # Nothing is asked of pyarrow about columns that are not read.
         read = [name for name in dict.fromkeys(wanted) if _is_taken(self._types[name])]
         rows = max(1, min(_ROWS, _VALUES // max(1, len(wanted))))
@@ -77,7 +78,8 @@ class ParquetFile(TableFile):
             for batch in file.iter_batches(batch_size=rows, columns=read, use_pandas_metadata=False):
                 found = {name: batch.column(name) for name in read}
                 n = batch.num_rows
-                columns = [self._values(name, found.get(name), n) for name in self.names]
+                features = zip(self.names, self._features, strict=True)
+                columns = [self._values(name, found.get(own), n) for name, own in features]
                 labels, groups = (
                     None if name is None else _labels(found.get(name), n) for name in (self._label, self._group)
                 )
@@ -98,8 +100,8 @@ class ParquetFile(TableFile):
             return np.array(values, np.float64 if found.null_count else _report_of(kind).dtype)
         if is_text(kind) or types.is_dictionary(kind):
             own = self._column_gaps.get(name, ())
-            gaps = Dialect(gap_texts=(*self._given.gap_texts, *own)).gaps
-            return _levels(arrow_values(found), gaps)
+            typed = TypedColumn("category", np.dtype(object), Dialect(gap_texts=(*self._given.gap_texts, *own)))
+            return typed.values(Texts(["" if value is None else str(value) for value in arrow_values(found)]))
         if types.is_null(kind):
             return np.full(n, np.nan)
         return _moments(found)
@@ -130,25 +132,8 @@ def _report_of(kind: Any) -> ColumnReport:
 
 
 def _look(report: ColumnReport, values: Array) -> None:
-    if values.dtype.kind == "f":
-        report.gaps += int(np.isnan(values).sum())
-        report.infinite += int(np.isinf(values).sum())
-    elif values.dtype.kind == "M":
-        report.gaps += int(np.isnat(values).sum())
-    elif values.dtype.kind == "O":
-        report.gaps += sum(value is None for value in values.tolist())
-
-
-def _levels(values: list[Any], gaps: frozenset[str]) -> Array:
-    """Texts as levels; every different one is looked at once."""
-    known: dict[Any, str | None] = {}
-    out = np.empty(len(values), object)
-    for index, value in enumerate(values):
-        if value not in known:
-            text = "" if value is None else str(value)
-            known[value] = None if is_gap_text(text, gaps) else as_level(text)
-        out[index] = known[value]
-    return out
+    report.gaps += int(missing(values).sum())
+    report.infinite += int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
 
 
 def _moments(found: Any) -> Array:

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.npz import npz_width, read_npz
 from flwr_flynn.app.data.parquet import arrow_values, is_date, is_numeric, is_read, opened_parquet, parquet_columns
+from flwr_flynn.app.data.values import Texts, number_of
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import plain
-from flwr_flynn.tables.row_wise import GAP_TEXTS, TRUTHS
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
@@ -87,30 +88,14 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 # ---- columns
 
 
-def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
-    """Numbers of texts, in the narrowest type for all, NaN for words and gaps; and the number of words.
+def parsed_numbers(texts: list[str]) -> Array:
+    """Numbers of texts, float64, each by itself; NaN for words and gaps.
 
     >>> parsed_numbers(["1", "2"]), parsed_numbers(["0.5", "x", "NA", "TRUE"])
-    ((array([1, 2]), 0), (array([0.5, nan, nan, 1. ]), 1))
+    (array([1., 2.]), array([0.5, nan, nan, 1. ]))
     """
-    values = np.array(texts, dtype=object)
-    if "_" not in "".join(texts):  # which Python allows between digits
-        for kind in (np.int64, np.float64):
-            try:
-                return values.astype(kind), 0
-            except (ValueError, OverflowError):
-                continue
-    numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
-    if all(text.lower() in TRUTHS for text in texts):
-        return numbers.astype(bool), 0
-    return numbers, sum(texts[i].strip().lower() not in GAP_TEXTS for i in np.flatnonzero(np.isnan(numbers)))
-
-
-def _number(text: str) -> float:
-    try:
-        return TRUTHS[text.lower()] if text.lower() in TRUTHS else np.nan if "_" in text else float(text)
-    except ValueError:
-        return np.nan
+    numbers = Texts(texts).numbers(Dialect())
+    return np.array([number_of(text, ".")[0] for text in texts], np.float64) if numbers is None else numbers
 
 
 def objects(values: Sequence[Any] | Array) -> Array:
@@ -128,16 +113,16 @@ def _csv(path: Path, label: str, features: Features, raw: bool) -> Rows:
         records = (fields for fields in _records(path) if fields != [])
         header = next(records, None) or []
         layout = Layout.of(path.name, header, label, "", features)
-        label_index = header.index(label)
+        assert layout.label is not None
         kind: Any = object if raw else np.float64
         parts: list[list[Array]] = [[np.zeros(0, kind)] for _ in layout.order]
         labels: list[str] = []
         while chunk := list(islice(records, CHUNK)):
             whole = [fields if fields and len(fields) == len(header) else [""] * len(header) for fields in chunk]
-            labels += [fields[label_index] for fields in whole]
+            labels += [fields[layout.label].strip() for fields in whole]
             for place, index in enumerate(layout.order):
                 texts = [fields[index] for fields in whole]
-                parts[place].append(objects(texts) if raw else parsed_numbers(texts)[0])
+                parts[place].append(objects(texts) if raw else parsed_numbers(texts))
     except OSError as error:
         raise _unreadable(path, error) from None
     X = np.empty((len(labels), len(parts)), kind)
@@ -189,9 +174,10 @@ def _parquet(path: Path, label: str, features: Features, raw: bool) -> Rows:
             if raw:
                 values = objects(values)
             elif isinstance(values, list):
-                values = parsed_numbers(["" if value is None else str(value) for value in values])[0]
+                values = parsed_numbers(["" if value is None else str(value) for value in values])
             X[:, place] = values
-        y = objects(column(columns.index(label)))
+        assert layout.label is not None
+        y = objects(column(layout.label))
     return Rows(X, y, layout.left_out)
 
 

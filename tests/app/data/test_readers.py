@@ -88,16 +88,13 @@ def test_a_quoted_field_may_span_lines_for_an_open_party_only(tmp_path: Path) ->
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
 def test_numbers_are_those_that_python_prints(values: list[float]) -> None:
-    numbers, n_words = parsed_numbers([repr(value) for value in values])
-    assert n_words == 0
-    assert numbers.tolist() == [float(value) if numbers.dtype.kind == "f" else value for value in values]
+    assert parsed_numbers([repr(value) for value in values]).tolist() == [float(value) for value in values]
 
 
 @given(st.lists(st.sampled_from(["1", "2.5", "", "x", "TRUE", "false", "1_0", "9" * 30, " 7 "]), max_size=8))
 def test_no_text_of_a_column_changes_the_number_of_another(texts: list[str]) -> None:
-    together, _ = parsed_numbers(texts)
-    alone = [float(parsed_numbers([text])[0][0]) for text in texts]
-    np.testing.assert_array_equal(together.astype(float), np.array(alone, float))
+    alone = [float(parsed_numbers([text])[0]) for text in texts]
+    np.testing.assert_array_equal(parsed_numbers(texts), np.array(alone, float))
 
 
 @POLICIES
@@ -300,7 +297,6 @@ def test_integers_beyond_64_bits_are_numbers(tmp_path: Path) -> None:
     ("column", "pair"),
     [
         ("Weight", "'Weight' is not 'weight'"),
-        (" weight ", "' weight ' is not 'weight'"),
         ("\uff57eight", "'\\uff57eight' is not 'weight'"),
         ("mass", None),
     ],

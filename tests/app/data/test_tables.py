@@ -105,6 +105,35 @@ def test_hard_dialects(text: str, separator: str, decimal: str, tmp_path: Path) 
     assert (found.separator, found.decimal) == (separator, decimal)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("read", [own_share, private_share])
+def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
+    read: Any, ending: str, reader: str, tmp_path: Path
+) -> None:
+    """Names as spreadsheets and other systems write them are those of a schema, and of another site."""
+    path, own = tmp_path / f"mine.{ending}", [" age\n(years) ", "Gro\u0308\u00dfe", "label"]
+    if ending == "npz":
+        np.savez(path, X=[[1, 3], [2, 4]], y=["x", "y"], feature_names=own[:2])
+    elif ending == "csv":
+        header = (
+            "age (years), Gro\u0308\u00dfe, label"
+            if read is private_share
+            else '" age\n(years) ",Gro\u0308\u00dfe, label'
+        )
+        csv_file(tmp_path, f"{header}\n1,3, x\n2,4, y\n")
+    else:
+        pandas = pytest.importorskip("pandas")
+        pandas.DataFrame([[1, 3, "x"], [2, 4, "y"]], columns=own).to_parquet(path)
+    schema = Schema(
+        [Column("Gr\u00f6\u00dfe", "category", ["3", "4"], gaps=False), Column("age (years)", "number", gaps=False)]
+    )
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    found = read(node, schema) if read is private_share else encoded_share(node, schema)
+    assert (found.X.tolist(), found.y.tolist()) == ([[1, 0, 1], [0, 1, 2]], ["x", "y"])
+    if read is own_share:
+        assert {*(columns_of(path) or ())} >= set(schema.names)
+
+
 def test_settings_of_the_node_win(reader: str, tmp_path: Path) -> None:
     path = csv_file(tmp_path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
     given = {"separator": "pipe", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
@@ -436,7 +465,7 @@ def test_strange_files_that_are_tables_are_read(reader: str, tmp_path: Path) -> 
     long = "x" * 100_000
     table = table_of(csv_file(tmp_path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
     assert table.columns[0].tolist() == [long, "y"]
-    assert table.columns[1].tolist() == ["two\nlines", "\0"]
+    assert table.columns[1].tolist() == ["two lines", "\0"]
     wide = ",".join(f"c{i}" for i in range(5000))
     row = ",".join(["1"] * 5000)
     assert load_dataset(str(csv_file(tmp_path, f"{wide},label\n{row},x\n"))).X.shape == (1, 5000)
