@@ -115,7 +115,9 @@ def _of_rounds(n_examples: int, n_classes: int, noise: float, sizes: dict[str, A
         share = 0.05 * math.sqrt(1000 * n_classes * noise / n_examples)
         found["hash_nnz"] = max(int(found["hash_dim"] * min(max(share, 1 / 64), 0.1)), 1)
     if found.get("signed") is None:
-        found["signed"] = n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
+        # Sums without signs tell classes on both sides of a centre apart badly; a shift of all features they ignore.
+        is_centred = len(set(found.get("center") or ())) > 1
+        found["signed"] = is_centred or n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
     return found
 
 

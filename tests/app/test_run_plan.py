@@ -188,7 +188,11 @@ def test_sizes_follow_from_public_figures() -> None:
     rounds = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "private-rounds": 24})
     sizes = private_plan(rounds, rounds.plan(784, 60000, 10), n_parties=2)
     assert (sizes.hash_dim, sizes.signed) == (8192, True)
-    assert private_plan(rounds, rounds.plan(64, 1438, 10), n_parties=10).signed is False
+    few = {"epsilon": 1, "delta": 1e-5, "private-rounds": 24}
+    centres = {"": False, "8": False, "1,2,3,4": True}  # one number for all features shifts all unsigned sums alike
+    for center, signed in centres.items():
+        own = RunConfig.parse(few | ({"center": center} if center else {}))
+        assert private_plan(own, own.plan(4, 1438, 10), n_parties=10).specs()[0].signed is signed
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
     assert spec.hash_nnz <= 512 // 10
