@@ -277,7 +277,7 @@ def plan(
     Examples
     --------
     >>> print(plan(n_examples=60000, n_features=784, n_classes=10, n_parties=2, epsilon=1, rounds=24).settings)
-    gaussian-rounds, private-rounds 24, hash-dim 8192, hash-nnz 360
+    gaussian-rounds, private-rounds 24, hash-dim 8192, hash-nnz 399
     """
     for name, value in (("n_examples", n_examples), ("n_features", n_features), ("n_parties", n_parties)):
         integer(name, value, most=LARGEST_SIZE // 4)
