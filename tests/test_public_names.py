@@ -16,7 +16,7 @@ PUBLIC = {
     "HashSpec message",
     "flwr_flynn.message": "FlyNNStrategy evaluate train",
     "flwr_flynn.privacy": "Expected GaussianCounts GaussianRounds LaplaceCounts MECHANISMS Mechanism NEIGHBOURS "
-    "PrivacyPlan SimulatedRelease TopTLaplace clamped mechanism_from_dict plan suggest_spec",
+    "PrivacyPlan SimulatedRelease TopTLaplace mechanism_from_dict plan suggest_spec",
     "flwr_flynn.secagg": "mod workflow",
     "flwr_flynn.federation": "Federation Member",
     "flwr_flynn.tables": "Column Schema read_schema scattered",

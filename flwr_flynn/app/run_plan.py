@@ -43,7 +43,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
-from flwr_flynn.privacy.planning import expected
+from flwr_flynn.privacy.planning import BASIS, expected
 from flwr_flynn.tables import schema_file
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
@@ -82,7 +82,7 @@ class RunPlan:
         said, n_parties = [str(self.shared)] if self.shared else [], config.min_available or self.parties or 1
         found = expected(mechanism, self.hashes.n_examples or 0, n_parties)
         if found and not (config.hash_dim or config.hash_nnz):  # with the sizes that were measured
-            said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 %.")
+            said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 % {BASIS}.")
         return said
 
 
@@ -344,6 +344,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
             hash_dim=plan.hash_dim,
             row_nnz=plan.row_nnz,
             hash_nnz=plan.hash_nnz,
+            center=plan.scaling[0] if isinstance(plan.scaling, tuple) else None,
         )
     except (SpecError, ConfigError) as error:
         raise as_setting(error, "run-config") from None

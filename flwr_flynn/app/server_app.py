@@ -68,7 +68,7 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
-        threshold = plan.shared.threshold if plan.shared else LEAST_THRESHOLD
+        threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
         return run_rounds(strategy, grid, context, plan.rounds, config.timeout, threshold if config.secure else None)
     try:
         strategy.start(grid, num_rounds=plan.rounds, timeout=config.timeout or NO_LIMIT)

@@ -15,8 +15,8 @@ class SharedNoise:
     """Parties of a secure sum, and those of them whose shares of the noise are the noise of one.
 
     >>> shared = SharedNoise(10, 8)
-    >>> shared.threshold, shared.n_needed, round(shared.surplus, 2)
-    (0.8, 8, 1.12)
+    >>> shared.n_needed, round(shared.surplus, 2)
+    (8, 1.12)
     """
 
     n_parties: int
@@ -29,14 +29,9 @@ class SharedNoise:
         return None if n_honest is None else cls(n_parties, n_honest)
 
     @property
-    def threshold(self) -> float:
-        """Share of the parties that must stay to the end of a secure sum."""
-        return min(max(LEAST_THRESHOLD, self.n_honest / max(self.n_parties, 1)), 1.0)
-
-    @property
     def n_needed(self) -> int:
-        """Parties that must stay for a sum to be opened."""
-        return max(LEAST_PARTIES, round(self.threshold * self.n_parties))
+        """Parties that must stay for a sum to be opened: as many in every sum of a run, however many are asked."""
+        return max(LEAST_PARTIES, self.n_honest, round(LEAST_THRESHOLD * self.n_parties))
 
     @property
     def surplus(self) -> float:
@@ -49,8 +44,9 @@ class SharedNoise:
         told = f"; of those that stay, {spare} may then disclose their share" if spare else ""
         return (
             f"One noise is shared. Epsilon holds while at least {honest} of {n} parties follow the protocol, keep "
-            f"their share of the noise to themselves and stay to the end. Up to {n - needed} may drop out{told}. If "
-            "more drop out, no sum is opened: nothing is revealed, and the run fails (a later round is left out). "
+            "their share of the noise to themselves and stay to the end, and the server follows it, too. "
+            f"Up to {n - needed} may drop out{told}. If more drop out, no sum is opened: nothing is revealed, but "
+            "ledgers may be charged, and the run fails (a later round is left out). "
             f"If nobody does, the noise is {self.surplus:.2f} times what is needed; with noise of each party's own it "
             f"would be {math.sqrt(n):.2f} times."
         )

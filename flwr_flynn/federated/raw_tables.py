@@ -27,7 +27,8 @@ def prepared(
     if isinstance(features, Schema):
         if not (is_given or is_table):
             return samples
-        check_memory(16 * len(samples.X) * features.width, f"{features.width} numbers a row")
+        n = len(samples.X) + (0 if samples.X_test is None else len(samples.X_test))
+        check_memory(16 * n * features.width, f"{features.width} numbers a row")
         return encoded(samples, features, row_wise)
     if isinstance(samples.X, Table):
         return as_plain(samples, features)

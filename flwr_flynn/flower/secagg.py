@@ -167,20 +167,25 @@ def _without_lost(state: WorkflowState) -> bool:
 
 
 def _are_enough(state: WorkflowState) -> bool:
-    few = len(state.active_node_ids) < LEAST_PARTIES
+    few = len(state.active_node_ids) < max(LEAST_PARTIES, state.threshold)
     if few:
         log(ERROR, "FlyNN: too few parties for a secure sum, %s", len(state.active_node_ids))
     return not few
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
-    """The fit workflow for a `DefaultWorkflow` that counts by a secure sum."""
+    """The fit workflow for a `DefaultWorkflow` that counts by a secure sum.
+
+    `threshold` is the least number of parties to open one, or a float: a share of those that are asked. Parties that
+    share a noise need the number, which does not fall with the parties that a later sum still asks.
+    """
     check_bound(bound)
-    if isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1:
-        raise ConfigError("threshold", f"a number from {LEAST_THRESHOLD} to 1", threshold)
+    number = type(threshold) is int and threshold >= LEAST_PARTIES
+    if not number and (isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1):
+        raise ConfigError("threshold", f"a number of parties, or a share from {LEAST_THRESHOLD} to 1", threshold)
     protocol = _Protocol(
         1.0,
-        float(threshold),
+        threshold if number else float(threshold),
         max_weight=1.0,
         clipping_range=float(bound),
         quantization_range=2 * bound,

@@ -43,7 +43,7 @@ def run_rounds(
     timeout : float, default=0
         Seconds to wait for replies; 0: no limit.
     secure_threshold : float, optional
-        Share of the parties that must stay to the end of a secure sum; None for counts in clear.
+        Parties that must stay to the end of a secure sum, or a share of them as a float; None for counts in clear.
     """
     errors: list[str] = []
 

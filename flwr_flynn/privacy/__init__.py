@@ -36,7 +36,7 @@ from flwr_flynn.privacy.noise_mechanisms import (
     mechanism_from_dict,
 )
 from flwr_flynn.privacy.planning import Expected, PrivacyPlan, plan
-from flwr_flynn.privacy.sizing import clamped, suggest_spec
+from flwr_flynn.privacy.sizing import suggest_spec
 
 __all__ = [
     "MECHANISMS",
@@ -49,7 +49,6 @@ __all__ = [
     "PrivacyPlan",
     "SimulatedRelease",
     "TopTLaplace",
-    "clamped",
     "mechanism_from_dict",
     "plan",
     "suggest_spec",

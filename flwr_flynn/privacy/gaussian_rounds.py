@@ -17,6 +17,7 @@ from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.samplers import Sampler
 
 MOST_ROUNDS = 200
+MOST_HONEST = 10**6
 _LEAST_SHARE, _LARGEST_SHARE = 0.1, 0.6  # of the counts
 _LEAST_SIGMA = 16.0  # of a share of the noise of gradients: from there on a sum is a discrete Gaussian up to 1e-1000
 
@@ -34,7 +35,7 @@ class Gaussian(Mechanism):
     def __init__(self, epsilon: float, delta: float, n_honest: int | None, **common: Any) -> None:
         super().__init__(epsilon, **common)
         self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=10**6)
+        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=MOST_HONEST)
 
     @property
     def noise_sd(self) -> float:

@@ -1,4 +1,4 @@
-"""Sizes of a hash under noise, and noisy counts within a bound.
+"""Sizes of a hash under noise.
 
 >>> from flwr_flynn import ClassCounts
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
@@ -16,12 +16,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from flwr_flynn._validation import integer
-from flwr_flynn.errors import ConfigError, CountsError
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.noisy_rounds import n_steps
 from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
 from flwr_flynn.privacy.mechanism import LARGEST_SIZE
@@ -115,16 +112,7 @@ def _of_rounds(n_examples: int, n_classes: int, noise: float, sizes: dict[str, A
         share = 0.05 * math.sqrt(1000 * n_classes * noise / n_examples)
         found["hash_nnz"] = max(int(found["hash_dim"] * min(max(share, 1 / 64), 0.1)), 1)
     if found.get("signed") is None:
-        found["signed"] = n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
+        # Sums without signs tell classes on both sides of a centre apart badly; a shift of all features they ignore.
+        is_centred = len(set(found.get("center") or ())) > 1
+        found["signed"] = is_centred or n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
     return found
-
-
-def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
-    """Noisy counts with every entry clipped to -bound to bound, for a sum modulo a larger number.
-
-    An entry beyond the bound raises no error, which would disclose it.
-    """
-    if not counts.noise:
-        raise CountsError("clamped", "noisy counts", "exact ones")
-    array = np.clip(counts.array, -integer("bound", bound, most=2**62), bound)
-    return ClassCounts(array, hash_nnz=counts.hash_nnz, spec_fingerprint=counts.spec_fingerprint, noise=counts.noise)

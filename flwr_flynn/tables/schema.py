@@ -103,7 +103,7 @@ class Schema:
             raise SchemaError("images", f"a shape of {len(self.columns)} pixels", f"one of {math.prod(shape)}")
         kinds = {(column.is_plain, column.low, column.high) for column in self.columns}
         (is_plain, low, high), *others = kinds
-        if others or not is_plain or low is None or high is None or not low < high:
+        if others or not is_plain or low is None or high is None or not 0 < high - low < math.inf:
             raise SchemaError("columns", "numbers without gaps, of one range from low to high, for images", "others")
 
     @property

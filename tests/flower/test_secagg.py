@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.app.shared_noise import SharedNoise
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
@@ -33,7 +34,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import GaussianCounts, SimulatedRelease
+from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
 from tests.raising import raises
@@ -87,6 +88,7 @@ def counted(
     wire: type[Wire] = Wire,
     workflow_bound: int | None = None,
     rounds: int = 1,
+    threshold: float = 0.67,
     **more: Any,
 ) -> tuple[FlyNNStrategy, Wire]:
     """A run of these parties; its strategy, and what went over the wire."""
@@ -96,7 +98,7 @@ def counted(
     context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds), strategy=strategy)
     bound = workflow_bound or strategy.secure_bound
     assert bound is not None
-    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(grid, context)  # type: ignore[arg-type]
+    DefaultWorkflow(fit_workflow=secagg.workflow(bound, threshold, 0))(grid, context)  # type: ignore[arg-type]
     return strategy, grid
 
 
@@ -481,6 +483,34 @@ def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_pa
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
+def rounds_of(*dropouts: int, folder: Path) -> tuple[FlyNNStrategy, Wire]:
+    """A run of 5 parties, of which some drop out of its first sum; two rounds of gradients follow."""
+    mechanism = GaussianRounds.for_spec(SPEC, 3, 1.0, delta=1e-5, n_rounds=2, n_honest=4)
+    gone: set[int] = set()
+
+    def lost(node: int, stage: str) -> bool:
+        if node in dropouts and stage == COLLECT:
+            gone.add(node)
+        return node in gone
+
+    shared = SharedNoise(5, 4)
+    return counted(
+        [private(i, folder) for i in range(5)], lost, rounds=3, threshold=shared.n_needed, min_parties=shared.n_needed,
+        mechanism=SimulatedRelease(mechanism, seed=7), secure_bound=2**16,
+    )  # fmt: skip
+
+
+def test_rounds_behind_a_sum_that_a_party_dropped_out_of_open_for_the_others(tmp_path: Path) -> None:
+    strategy, _ = rounds_of(2, folder=tmp_path / "one")
+    assert len(strategy.parties) == 4
+    for number in (1, 2):
+        assert strategy.run.state.results[f"noisy refinement {number}"].missing == {}
+    # No sum opens with fewer than share the noise, of parties that were late either; then nothing is spent.
+    strategy, wire = rounds_of(2, 3, folder=tmp_path / "two")
+    assert strategy.parties == []
+    assert Stage.UNMASK not in {stage for _, stage, _ in wire.sent}
+
+
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
     strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
@@ -515,8 +545,8 @@ def test_a_federation_of_a_secure_sum_is_kept_and_distributed_and_nobody_joins_o
 
 
 def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
-    for threshold in (0.5, 2.0, float("nan"), 3, True):
-        with raises(ConfigError, field="threshold", expected="a number from 0.67 to 1"):
+    for threshold in (0.5, 2.0, float("nan"), 2, True):
+        with raises(ConfigError, field="threshold", expected="a number of parties, or a share from 0.67 to 1"):
             secagg.workflow(256, threshold, 0)
     for bound in (3, 2**30, "256"):
         with raises(ConfigError, field="bound", got=bound):

@@ -84,6 +84,15 @@ def test_small_classes_have_a_line_and_a_warning() -> None:
     assert "smallest quarter" in str(even)
     assert not even.warning
     assert plan(**PUBLIC).smallest is None
+    sizes = [500, 400, 400, 400, 400, 400, 300, 200]
+    told = [plan(**PUBLIC | {"epsilon": 50.0, "rounds": rounds}, class_sizes=sizes).warning for rounds in (0, 24)]
+    assert (told[0], told[1][:19]) == ("", "Rounds weigh sample")
+
+
+def test_choices_that_no_run_can_have_are_left_out() -> None:
+    found = plan(**PUBLIC | {"n_parties": 400000, "honest_parties": 300000})
+    assert not any("parties of this kind" in name for name, _ in found.others)
+    assert not any("one noise" in name for name, _ in plan(**PUBLIC | {"n_parties": 2 * 10**6}).others)
 
 
 def test_a_plan_is_html_with_a_picture() -> None:
@@ -113,6 +122,8 @@ def test_a_plan_is_html_with_a_picture() -> None:
         ({"honest_parties": 2, "n_parties": 2}, "honest_parties"),
         ({"class_sizes": [1, 2]}, "class_sizes"),
         ({"class_sizes": [0] * 8}, "class_sizes"),
+        ({"class_sizes": [20, 30, 10, 10, 10, 10, 5, 5]}, "class_sizes"),  # percent
+        ({"honest_parties": 10**6 + 1, "n_parties": 2 * 10**6}, "honest_parties"),
     ],
     ids=str,
 )

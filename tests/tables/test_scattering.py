@@ -17,6 +17,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.scattering import morlet, n_coefficients, scattered, wavelets
 from flwr_flynn.tables.schema import Schema
@@ -101,6 +102,12 @@ def test_columns_that_are_no_pixels_are_refused(change: dict[str, Any]) -> None:
     values["columns"][5] |= change
     with raises(SchemaError, field="columns"):
         Schema.from_dict(values)
+
+
+def test_a_range_that_floats_cannot_span_is_refused() -> None:
+    pixels = [Column(str(index), "number", gaps=False, low=-1e308, high=1e308) for index in range(64)]
+    with raises(SchemaError, field="columns"):
+        Schema(pixels, False, images=(8, 8))
 
 
 def test_too_large_images_are_refused() -> None:
