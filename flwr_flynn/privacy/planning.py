@@ -208,7 +208,7 @@ class PrivacyPlan:
 
     @property
     def rows(self) -> list[tuple[str, Expected]]:
-        """What is expected with these settings, of the smallest classes, and with other settings."""
+        """Expectations with these settings, of the smallest classes, and with other settings."""
         first = [("these settings", self.expected)]
         return first + ([("  smallest quarter of classes", self.smallest)] if self.smallest else []) + [*self.others]
 
