@@ -129,7 +129,7 @@ def by_histograms(X: Array, y: Array) -> Statistic:
 
 
 def by_gram(X: Array, rows: int = 256) -> Statistic:
-    """Leverage of the sample's responses, here pixels or columns themselves, in the matrix of their products."""
+    """Leverage of the sample's responses, positive parts of random directions, in the matrix of their products."""
     Z = np.random.default_rng(0).normal(size=(X.shape[1], rows))
     Z = np.maximum((X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9) @ Z, 0.0)
 
