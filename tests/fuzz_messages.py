@@ -42,7 +42,7 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
-from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram
+from flwr_flynn.model.gram import GramFit, GramMatrix, LearnedGram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
 from flwr_flynn.model.scoring import ScoringRule
@@ -71,7 +71,7 @@ WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 WEIGHTS = tuple((part.array.T - 2).astype(np.int32) for part in PAIRS[1])
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
-READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
+READ = LearnedGram.of(TWO.specs, X, CODES, len(CLASSES), 0.5).scoring
 SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),

@@ -315,12 +315,6 @@ class LearnedGram:
         return LearnedGram(sums, fit.scoring_at(at, old.specs, old.temperature, old.share, old.accuracy), self.at)
 
 
-def learn_gram(specs: Sequence[HashSpec], X: Any, y: Table, n_classes: int, *more: Any) -> GramScoring | None:
-    """The scores of `LearnedGram.of`, which has the parameters."""
-    learned = LearnedGram.of(specs, X, y, n_classes, *more)
-    return None if learned is None else learned.scoring
-
-
 def memory_of_gram(n_rows: int, n_classes: int) -> int:
     """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples not included."""
     columns = MOST_STRENGTHS * n_classes + 2 * MOST_DIRECTIONS

@@ -20,7 +20,7 @@ from sklearn.linear_model import Ridge
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.gram import GRAM_TEMPERATURES, GramFit, GramMatrix, gram_specs, learn_gram
+from flwr_flynn.model.gram import GRAM_TEMPERATURES, GramFit, GramMatrix, LearnedGram, gram_specs
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, GramScoring, checked_gram_specs, responses
 from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, TEMPERATURES
 from tests.raising import raises
@@ -188,8 +188,8 @@ def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() 
     nothing = GramFit.of(GramMatrix.zeros(48, 3))
     assert not nothing.weights.any()
     assert nothing.scoring(SPECS, np.zeros(3, np.int64), *nothing.tables(SPECS, X[:0], Y[:0]), None) is None
-    assert learn_gram(SPECS, X[:0], Y[:0], 3, None) is None
-    found = learn_gram(SPECS, X, Y, 5, 0.5)
+    assert LearnedGram.of(SPECS, X[:0], Y[:0], 3, None) is None
+    found = LearnedGram.of(SPECS, X, Y, 5, 0.5).scoring
     assert found is not None
     assert found.log_odds(X).argmax(axis=1).max() == 2
     assert np.isfinite(found.log_odds(X)).all()
@@ -228,8 +228,8 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
 
 def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None:
     for some, labels in ((X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2), (X[:1], Y[:1])):
-        assert learn_gram(SPECS, some, labels, 3, None) is None
-    found = learn_gram(SPECS, X[:2], np.arange(2), 3, None)
+        assert LearnedGram.of(SPECS, some, labels, 3, None) is None
+    found = LearnedGram.of(SPECS, X[:2], np.arange(2), 3, None).scoring
     assert found is not None
     assert np.isfinite(found.log_odds(X)).all()
 

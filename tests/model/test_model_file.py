@@ -19,7 +19,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import learn_gram
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -489,7 +489,7 @@ def test_the_tables_of_codes_count_as_memory(tmp_path):
 # The Gram matrix
 
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
-PAIRS = learn_gram(OWN, X, CODES, 3, 0.5)
+PAIRS = LearnedGram.of(OWN, X, CODES, 3, 0.5).scoring
 assert PAIRS is not None
 
 
