@@ -27,7 +27,7 @@ from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram import gram_specs, learn_gram
+from flwr_flynn.model.gram import LearnedGram, gram_specs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
@@ -125,7 +125,7 @@ def test_a_model_with_the_gram_matrix_is_that_of_the_aligned_samples() -> None:
     _, aligned, y, _ = pooled(parts)
     whole = run.state.run_spec
     own = gram_specs(whole.specs[-whole.n_aligned :], 32)
-    expected = learn_gram(own, aligned, y, 3, run.state.results["selection"].accuracy)
+    expected = LearnedGram.of(own, aligned, y, 3, run.state.results["selection"].accuracy).scoring
     assert expected is not None
     assert run.model.model_.gram is not None
     assert run.model.model_.gram.specs == own

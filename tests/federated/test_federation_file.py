@@ -21,7 +21,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.gram import learn_gram
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -89,7 +89,7 @@ def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> No
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
 
-PAIRS = learn_gram([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5)
+PAIRS = LearnedGram.of([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5).scoring
 assert PAIRS is not None
 PAIRED = replace(FEDERATION.shared, gram=PAIRS)
 

@@ -32,7 +32,7 @@ from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
+from flwr_flynn.model.gram import GramFit, GramMatrix, LearnedGram, gram_specs, memory_of_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.score_histograms import N_LEVELS, N_SUMS
@@ -118,11 +118,11 @@ def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(changes: dict[str, Any], 
 
 
 def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = learn_gram(OWN, X, Y, 3, None)
+    whole = LearnedGram.of(OWN, X, Y, 3, None).scoring
     phases = "flwr_flynn.federated.phases"
     for module in (f"{phases}.gram", "flwr_flynn.model.gram"):
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
-    some = learn_gram(OWN, X, Y, 3, None)
+    some = LearnedGram.of(OWN, X, Y, 3, None).scoring
     assert whole is not None
     assert some is not None
     assert some.accuracy != whole.accuracy
@@ -305,7 +305,7 @@ RUN = RunSpec(SPEC, NAMES)
 COUNTS = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
 TWO = tuple(replace(SPEC, hash_dim=32, hash_nnz=8, seed=seed) for seed in (0, 1))
 FIT = GramFit.of(GramMatrix.from_data(TWO, X, Y, 3))
-LEARNED = learn_gram(TWO, X, Y, 3, 0.5)
+LEARNED = LearnedGram.of(TWO, X, Y, 3, 0.5).scoring
 assert LEARNED is not None
 SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
 EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
@@ -618,7 +618,7 @@ def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> No
     assert coded.coding
     assert scaled.scale is not None
     accuracy = run.state.results["selection"].accuracy
-    pooled = learn_gram(found.specs, X, Y, 3, accuracy)
+    pooled = LearnedGram.of(found.specs, X, Y, 3, accuracy).scoring
     assert pooled is not None
     assert pooled.sha256() == found.sha256()
 
