@@ -101,14 +101,19 @@ class BatchEncoder:
         span = high - low
         width = span * self.row_nnz + 1
         if width <= 2**15:
-            dtype = "int8" if width <= 2**7 else "uint8" if span <= 255 else "int16"
-            levels = X if low == 0 else X.astype(np.int64) - low
-            data = _transpose(levels, dtype, span if self.signed else None)
+            middle = -(-span // 2)  # subtracted, it lets bytes with a sign hold twice as many sums
+            if middle * self.row_nnz >= 2**7:
+                middle = 0
+            dtype = "int8" if middle or width <= 2**7 else "uint8" if span <= 255 else "int16"
+            levels = X if low == -middle else X.astype(np.int64) - (low + middle)
+            data = _transpose(levels, dtype, span - 2 * middle if self.signed else None)
             if width <= _COUNTING_WIDTH:
-                _counting(data, columns, width, 0, None, None, out)
-            else:  # wide histogram cells: the sums themselves, exact in float32, make the last cut
-                exact = (X if self.signed else levels).astype(np.float32)
-                self._approximately(data, exact, np.ones(len(X), np.int64), width, columns, out)
+                _counting(data, columns, width, middle * self.row_nnz, None, None, out)
+                return
+            # Wide histogram cells: the sums themselves, exact in float32, make the last cut.
+            failed = self._approximately(data, X, np.ones(len(X), np.int64), width, columns, out)
+            if failed.any():
+                out[failed] = self._plainly(X[failed], columns, out.shape[1])
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
             self._float_winners(X, columns, out)
         else:
@@ -134,26 +139,25 @@ class BatchEncoder:
             good = crowding * depth < 1.0  # else e times as many rows would be looked at
             if not good.any():
                 continue
+            tried = good.copy()
             samples, approximation, slack = samples[good], approximation[good], slack[good]
             data = _transpose(approximation, dtype, levels if self.signed else None)
             part = np.empty((len(samples), hash_nnz), np.int32)
-            self._approximately(data, samples, slack, levels * self.row_nnz + 1, columns, part)
-            out[left[good]] = part
+            good[tried] = ~self._approximately(data, samples, slack, levels * self.row_nnz + 1, columns, part)
+            out[left[good]] = part[good[tried]]
             left = left[~good]
         if len(left):
             out[left] = self._plainly(X[left], columns, hash_nnz)
 
-    def _approximately(self, data: Array, X: Array, slack: Array, width: int, columns: Array, out: Array) -> None:
-        """Find the winners of float32 samples by blocks that approximate them."""
-        exact = np.concatenate([X, -X], axis=1) if self.signed else X
-        shift = max(0, width.bit_length() - 10)  # about a thousand histogram cells
-        failed = _counting(data, columns, width, shift, slack, exact, out)
-        if failed.any():
-            out[failed] = self._plainly(X[failed], columns, out.shape[1])
+    def _approximately(self, data: Array, X: Array, slack: Array, width: int, columns: Array, out: Array) -> Array:
+        """Find winners by float32 sums and blocks that approximate them; return a mask of samples left undone."""
+        X = X.astype(np.float32, copy=False)
+        return _counting(data, columns, width, 0, slack, np.concatenate([X, -X], axis=1) if self.signed else X, out)
 
     def _plainly(self, X: Array, columns: Array, hash_nnz: int) -> Array:
-        """Find the winners of float32 samples without approximation."""
+        """Find the winners by float32 sums without approximation."""
         out = np.empty((len(X), hash_nnz), np.int32)
+        X = X.astype(np.float32, copy=False)
         _general(_transpose(X, "float32", 0 if self.signed else None), columns, out)
         return out
 
@@ -234,9 +238,10 @@ def _integer_samples(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
 
 
 def _counting(
-    data: Array, columns: Array, width: int, shift: int, slack: Array | None, exact: Array | None, out: Array
+    data: Array, columns: Array, width: int, offset: int, slack: Array | None, exact: Array | None, out: Array
 ) -> Array:
     """Call `kernels.winners_counting`; return its mask of samples left undone, (n_samples,) bool."""
+    shift = 0 if slack is None else max(0, width.bit_length() - 10)  # about a thousand histogram cells
     n_blocks, _, lanes = data.shape
     n_samples, hash_nnz = out.shape
     failed = np.zeros(n_samples, np.bool_)
@@ -246,7 +251,7 @@ def _counting(
     if exact is None:
         exact = np.empty((0, 0), np.float32)
     sums = np.empty(lanes, kernels.accumulator(data.dtype))
-    kernels.winners_counting(data, columns, hash_nnz, n_samples, width, shift, slacks, exact, sums, out, failed)
+    kernels.winners_counting(data, columns, hash_nnz, n_samples, width, shift, offset, slacks, exact, sums, out, failed)
     return failed
 
 

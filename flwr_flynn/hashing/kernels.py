@@ -261,7 +261,7 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
 
 
 @njit(nogil=True, cache=True)
-def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
+def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
     """Find the active bits of samples that are small integers, or are approximated by small integers.
 
     A histogram of the sums of each lane tells where the hash_nnz-th largest one lies, so that few sums are looked at.
@@ -274,15 +274,15 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
     Shapes: `blocks` (n_blocks, n_columns, lanes); `columns` (m, s) uint16 or uint32, in the order of the additions;
     `slack` (n_blocks * lanes,) int64, 0 for exact sums; `exact` (n_samples, n_columns) float32, unused for exact sums;
     `sums` (lanes,), work space; `out` (n_samples, hash_nnz) int32, ascending; `failed` (n_samples,) bool, set for
-    samples with too many rows within `slack`, whose row of `out` is not written. Sums are below `width` <= 2**15. A
-    cell of the histogram covers 2**shift values; `shift` is 0 unless `blocks` approximates.
+    samples with too many rows within `slack`, whose row of `out` is not written. Sums plus `offset` are from 0 to
+    width - 1, below 2**15. A cell of the histogram covers 2**shift values; `shift` is 0 unless `blocks` approximates.
     """
     n_blocks, _, lanes = blocks.shape
     row_nnz = columns.shape[1]
     value_bits, value_mask = np.uint64(16), np.uint64(0xFFFF)
     capacity = np.uint64(min(columns.shape[0], 4 * hash_nnz + 64))
     cells = np.uint64(((width - 1) >> shift) + 1)
-    threshold, bound = np.empty_like(sums), np.empty_like(sums)
+    threshold, bound = np.empty_like(sums), np.empty(lanes, np.int64)
     entries = np.empty(np.uint64(lanes) * capacity, np.uint64)  # accepted (row, sum), per lane in row order
     end = np.empty(lanes, np.uint64)  # end of the entries of each lane
     histogram = np.empty((np.uint64(lanes), cells), np.int32)
@@ -308,15 +308,31 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
             pending[lane] = lane < left
             bound[lane] = -1
         if len(head) > enough:
-            _start(pending, bound, coarse, width, capacity, threshold, end, head_cells, level, above)
-            _search(samples, head, enough, coarse, slacks, sums, threshold, entries, end, head_cells, level, above)
+            _start(pending, bound, coarse, width, offset, capacity, threshold, end, head_cells, level, above)
+            _search(
+                samples, head, enough, coarse, offset, slacks, sums, threshold, entries, end, head_cells, level, above
+            )
             for lane in range(lanes):
-                bound[lane] = max(threshold[lane] - 1, -1) if level[lane] >= 0 else -1
+                bound[lane] = max(threshold[lane] + offset - 1, -1) if level[lane] >= 0 else -1
         while left > 0:
-            _start(pending, bound, shift, width, capacity, threshold, end, histogram, level, above)
-            _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries, end, histogram, level, above)
+            _start(pending, bound, shift, width, offset, capacity, threshold, end, histogram, level, above)
+            _search(
+                samples,
+                columns,
+                hash_nnz,
+                shift,
+                offset,
+                slacks,
+                sums,
+                threshold,
+                entries,
+                end,
+                histogram,
+                level,
+                above,
+            )
             for lane in range(lanes):
-                cut = np.int64(threshold[lane])
+                cut = np.int64(threshold[lane]) + offset
                 first = np.uint64(lane) * capacity
                 sample = block * lanes + lane
                 if not pending[lane]:
@@ -356,11 +372,11 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
 
 
 @njit(nogil=True, cache=True)
-def _start(pending, bound, shift, width, capacity, threshold, end, histogram, level, above):  # type: ignore[no-untyped-def]
+def _start(pending, bound, shift, width, offset, capacity, threshold, end, histogram, level, above):  # type: ignore[no-untyped-def]
     """Empty the lanes that are pending, to look at the sums above their bound; at none of the others."""
     for lane in range(len(pending)):
         end[lane] = np.uint64(lane) * capacity
-        threshold[lane] = bound[lane] if pending[lane] else width - 1
+        threshold[lane] = (bound[lane] if pending[lane] else width - 1) - offset
         above[lane] = 0
         if pending[lane]:
             level[lane] = (np.int64(bound[lane]) >> shift) - (bound[lane] >= 0)
@@ -368,7 +384,7 @@ def _start(pending, bound, shift, width, capacity, threshold, end, histogram, le
 
 
 @njit(nogil=True, cache=True)
-def _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries, end, histogram, level, above):  # type: ignore[no-untyped-def]
+def _search(samples, columns, hash_nnz, shift, offset, slacks, sums, threshold, entries, end, histogram, level, above):  # type: ignore[no-untyped-def]
     """Collect the sums above the threshold of each lane, which rises with the hash_nnz-th largest sum so far.
 
     Shapes as in `winners_counting`; from `threshold` on, all are changed. A lane with too many sums within its slack
@@ -385,7 +401,7 @@ def _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries,
         while bits != np.uint64(0):
             lane = _lowest_bit(bits)
             bits &= bits - one
-            value = np.uint64(sums[lane])
+            value = np.uint64(np.int64(sums[lane]) + offset)
             n = end[lane]
             entries[n] = (row << value_bits) | value
             n += one
@@ -400,10 +416,10 @@ def _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries,
                         count -= histogram[lane, np.uint64(rank)]
                     level[lane] = rank
                     # The first of equal exact sums win: later ones need not be looked at.
-                    threshold[lane] = max((rank << shift) - slacks[lane], np.int64(threshold[lane]))
+                    threshold[lane] = max((rank << shift) - slacks[lane] - offset, np.int64(threshold[lane]))
                 above[lane] = count
             if n == (lane + one) * capacity and capacity < m:
-                cut = np.int64(threshold[lane])
+                cut = np.int64(threshold[lane]) + offset
                 ties = hash_nnz - above[lane] if slacks[lane] == 0 else 0
                 n = lane * capacity
                 for i in range(n, n + capacity):
@@ -414,7 +430,7 @@ def _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries,
                         entries[n] = entries[i]
                         n += one
                 if n >= (lane + one) * capacity - (capacity >> np.uint64(3)):
-                    threshold[lane] = np.int64(histogram.shape[1] << shift) - 1  # no sum is above
+                    threshold[lane] = np.int64(histogram.shape[1] << shift) - 1 - offset  # no sum is above
                     level[lane] = -2
             end[lane] = n
         row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
