@@ -111,9 +111,10 @@ class BatchEncoder:
                 _counting(data, columns, width, middle * self.row_nnz, None, None, out)
                 return
             # Wide histogram cells: the sums themselves, exact in float32, make the last cut.
-            failed = self._approximately(data, X, np.ones(len(X), np.int64), width, columns, out)
+            exact = X if self.signed else levels
+            failed = self._approximately(data, exact, np.ones(len(X), np.int64), width, columns, out)
             if failed.any():
-                out[failed] = self._plainly(X[failed], columns, out.shape[1])
+                out[failed] = self._plainly(exact[failed], columns, out.shape[1])
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
             self._float_winners(X, columns, out)
         else:
