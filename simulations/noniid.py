@@ -97,6 +97,7 @@ TUNED_ON, SKEW_TUNED_ON = "IID", "Dirichlet 0.1"
 FIGURES = ("accuracy", "balanced", "worst", "personal accuracy", "personal worst")
 
 WIDE = 100  # columns: data sets with more, such as images, have one seed
+MANY = 50  # parties: more have one seed
 ALL_SETS = "digits,satimage,letters,mnist,fashion_mnist"
 
 _VERSION = 5  # raise it when the content of a cell changes
@@ -121,7 +122,7 @@ class Plan:
     rounds : int
         Rounds of FedAvg and FedProx.
     seeds : tuple of int
-        Seeds of split, held-out samples and training; wide data sets have the first alone.
+        Seeds of split, held-out samples and training; wide data sets, and many parties, have the first alone.
     largest : int
         Samples of a data set that are used.
     rates, epochs, epochs_at_once, mus : tuple of numbers
@@ -319,21 +320,28 @@ class Study:
 
     def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers, finished: bool = False) -> None:
         self.data, self.plan, self.cells, self.where, self.finished = data, plan, cells, where, finished
-        self.seeds = plan.seeds[:1] if data.X.shape[1] > WIDE else plan.seeds
         self._dealt = lru_cache(None)(self._deal)  # dealing takes longer than finding a cell
 
     def rows(self) -> Iterator[Row]:
         """A row for every number of parties, split, method and seed."""
-        for n_parties, split, seed in product(self.plan.parties, self.plan.splits, self.seeds):
-            largest = int(self.parts(split, n_parties, seed).class_table.sum(axis=1).max())
-            for method in METHODS:
-                about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method, "seed": seed}
-                try:
-                    row = self.cell(n_parties, split, method, seed)
-                except _NotFinished:
-                    continue
-                steps = Recipe(**row["recipe"]).steps(largest) if "recipe" in row else 0
-                yield about | row | {"steps": steps}
+        for n_parties, split in product(self.plan.parties, self.plan.splits):
+            for seed in self.seeds(n_parties):
+                yield from self._rows(n_parties, split, seed)
+
+    def seeds(self, n_parties: int) -> tuple[int, ...]:
+        """Seeds of the cells with so many parties."""
+        return self.plan.seeds[:1] if self.data.X.shape[1] > WIDE or n_parties > MANY else self.plan.seeds
+
+    def _rows(self, n_parties: int, split: str, seed: int) -> Iterator[Row]:
+        largest = int(self.parts(split, n_parties, seed).class_table.sum(axis=1).max())
+        for method in METHODS:
+            about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method, "seed": seed}
+            try:
+                row = self.cell(n_parties, split, method, seed)
+            except _NotFinished:
+                continue
+            steps = Recipe(**row["recipe"]).steps(largest) if "recipe" in row else 0
+            yield about | row | {"steps": steps}
 
     def cell(self, n_parties: int, split: str, method: str, seed: int) -> Row:
         """The row of one cell."""
@@ -596,10 +604,16 @@ def run(
     where: str | Workers,
     arguments: Sequence[str],
     finished: bool = False,
+    jobs: int = 1,
 ) -> list[Row]:
-    """Run all cells, and write CSV, figures and summary; of the finished cells alone, if so."""
+    """Run all cells, and write CSV, figures and summary; of the finished cells alone, if so.
+
+    With `jobs` above 1 so many processes finish the cells first, a data set each, with the parties in them.
+    """
     start = time.perf_counter()
     rows: list[Row] = []
+    if jobs > 1 and not finished:
+        joblib.Parallel(jobs)(joblib.delayed(_finish)(source, plan, folder) for source in sources)
     cells = Cells(folder / "cells")
     # All are read before the first is worked on: a name that is wrong shows at once.
     studies = [Study(read(source, plan.largest), plan, cells, where, finished) for source in sources]
@@ -631,13 +645,20 @@ def run(
     return rows
 
 
+def _finish(source: str, plan: Plan, folder: Path) -> None:
+    """Compute the cells of a data set that are not there."""
+    for _ in Study(read(source, plan.largest), plan, Cells(folder / "cells"), "process").rows():
+        pass
+
+
 def main(arguments: list[str]) -> None:
     """Run, print, write."""
-    options = parser("noniid", __doc__, f"seeds {', '.join(map(str, FULL.seeds))} for data sets of few columns")
+    options = parser("noniid", __doc__, f"seeds {', '.join(map(str, FULL.seeds))} for few columns and parties")
     options.add_argument(
         "--sets", default="", help=f"digits or sets of --data, with commas between (default: digits, or {ALL_SETS})"
     )
     options.add_argument("--parties", default="", help="numbers of parties, with commas between (default: 10,100)")
+    options.add_argument("--jobs", type=int, default=1, help="processes, a data set each (default: 1)")
     options.add_argument("--finished", action="store_true", help="show the finished cells, and compute none")
     options.add_argument("--where", choices=WHERE, default="process", help="where parties run")
     options.add_argument("--ray-address", help="address of a Ray cluster; with --where ray")
@@ -651,13 +672,15 @@ def main(arguments: list[str]) -> None:
         if min(plan.parties) < 1:
             options.error(f"--parties: expected at least 1, got {min(plan.parties)}")
     names = [name.strip() for name in (chosen.sets or (ALL_SETS if chosen.data else "digits")).split(",")]
+    if chosen.jobs > 1 and chosen.where != "process":
+        options.error(f"--jobs: expected 1 with --where {chosen.where}, got {chosen.jobs}")
     if not chosen.data and names != ["digits"]:
         options.error(f"--sets: expected --data with it, got {chosen.sets}")
     sources = [name if name == "digits" else str(chosen.data / f"{name}.npz") for name in names]
     folder = output_folder(chosen)
     try:
         with workers(chosen.where, address=chosen.ray_address) as where:
-            rows = run(sources, plan, folder, where, arguments, chosen.finished)
+            rows = run(sources, plan, folder, where, arguments, chosen.finished, chosen.jobs)
     except FlyNNError as error:
         options.error(str(error))
     for (name, n_parties), mine in _grouped(rows):

@@ -309,7 +309,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noniid")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noniid, "QUICK", TINY)
-        assert command.main(["noniid", "--quick", "--out", str(folder)]) == 0
+        assert command.main(["noniid", "--quick", "--out", str(folder), "--jobs", "2"]) == 0
     return folder, read(folder / "noniid.csv")
 
 
@@ -418,11 +418,12 @@ def test_only_data_sets_that_were_asked_for_are_read(arguments, expected, tmp_pa
     assert [Path(source).as_posix() for source in asked] == expected
 
 
-def test_wide_data_sets_have_one_seed():
+def test_wide_data_sets_and_many_parties_have_one_seed():
     data = splits.read("digits", 100)
     wide = replace(data, X=np.repeat(data.X, 2, axis=1))
     plan = replace(TINY, seeds=(0, 1, 2))
-    assert [noniid.Study(each, plan, None, "process").seeds for each in (data, wide)] == [(0, 1, 2), (0,)]
+    cases = ((data, 10), (wide, 10), (data, 100))
+    assert [noniid.Study(each, plan, None, "process").seeds(n) for each, n in cases] == [(0, 1, 2), (0,), (0,)]
 
 
 def known_rows():
@@ -480,8 +481,9 @@ def test_harm_is_counted_over_parties():
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--parties", "ten"], ["--parties", "0"], ["--sets", "none", "--data", "nowhere"], ["--sets", "mnist"]]
-)
+    "wrong", [["--parties", "ten"], ["--parties", "0"], ["--sets", "none", "--data", "nowhere"], ["--sets", "mnist"],
+              ["--jobs", "2", "--where", "ray"]],
+)  # fmt: skip
 def test_wrong_options_are_refused(wrong, tmp_path):
     with pytest.raises(SystemExit):
         command.main(["noniid", "--quick", "--out", str(tmp_path), *wrong])
