@@ -29,7 +29,6 @@ from numba.extending import intrinsic
 LANES = {"int8": 64, "uint8": 64, "int16": 64, "float32": 32, "int64": 16}
 
 _UNROLL = 8  # columns per turn of the inner loop
-_BUCKETS = 512  # of the histogram of one lane
 _FIRST_ROWS = 32  # one row in this many is among the first ones
 _FIRST_CELLS = 256  # of the histogram of one lane for these, at most
 
@@ -162,16 +161,6 @@ def _lowest_bit(typingctx, word):  # type: ignore[no-untyped-def]
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return types.uint64(types.uint64), codegen
-
-
-@intrinsic
-def _like(typingctx, value, array):  # type: ignore[no-untyped-def]
-    """Cast a float64 to the dtype of `array`."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return context.cast(builder, args[0], types.float64, signature.return_type)
-
-    return array.dtype(types.float64, array), codegen
 
 
 @njit(nogil=True, cache=True)
@@ -437,92 +426,41 @@ def _search(samples, columns, hash_nnz, shift, offset, slacks, sums, threshold, 
 
 
 @njit(nogil=True, cache=True)
-def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
-    """Return the histogram bucket of a sum: never decreasing in `value`, whatever the rounding."""
-    position = (np.float64(value) - origin) * density
-    if position >= _BUCKETS - 1.0:
-        return np.int64(_BUCKETS - 1)
-    return np.int64(position) if position > 0.0 else np.int64(0)
-
-
-@njit(nogil=True, cache=True)
 def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type: ignore[no-untyped-def]
     """Find the active bits of samples of any dtype, where the histogram of `winners_counting` would be too large.
 
-    The first full list of sums of a lane is cut down to the hash_nnz best, and a histogram over the range just above
-    them takes over. The threshold stays below the whole bucket of the hash_nnz-th largest sum, and selection makes the
-    last cut. Shapes are those of `winners_counting`; `extremes` is (2,): a value below every sum, and a value that no
-    sum exceeds.
+    The threshold of a lane rises when its list of sums is full, which is then cut down to the hash_nnz best. Shapes are
+    those of `winners_counting`; `extremes` is (2,): a value below every sum, and a value that no sum exceeds.
     """
     n_blocks, _, lanes = blocks.shape
     one = np.uint64(1)
     m = np.uint64(columns.shape[0])
-    capacity = min(columns.shape[0], 4 * hash_nnz + 64)
-    full = np.uint64(capacity)
+    capacity = min(columns.shape[0], 2 * hash_nnz + 64)
     threshold = np.empty_like(sums)
     lanes_above = np.empty(1, np.uint64)
     values = np.empty((lanes, capacity), sums.dtype)  # accepted sums and their rows, in row order
     rows = np.empty((lanes, capacity), np.int32)
     length = np.empty(lanes, np.uint64)
     scratch = np.empty(capacity, sums.dtype)
-    counting = np.empty(lanes, np.bool_)  # True for lanes with a histogram
-    histogram = np.empty((lanes, _BUCKETS), np.int32)
-    origin = np.empty(lanes, np.float64)  # lower edge of bucket 0
-    density = np.empty(lanes, np.float64)  # buckets per unit
-    level = np.empty(lanes, np.int64)  # the hash_nnz-th largest sum so far lies in this bucket
-    above = np.empty(lanes, np.int64)  # sums so far in higher buckets, always fewer than hash_nnz
 
     for block in range(n_blocks):
         samples = blocks[block]
         threshold[:] = extremes[0]
         threshold[max(n_samples - block * lanes, 0) :] = extremes[1]
         length[:] = 0
-        counting[:] = False
         row = _next_hit(samples, columns, np.uint64(0), threshold, sums, lanes_above)
         while row < m:
             bits = lanes_above[0]
             while bits != np.uint64(0):
                 lane = _lowest_bit(bits)
                 bits &= bits - one
-                value = sums[lane]
                 n = length[lane]
-                values[lane, n] = value
+                values[lane, n] = sums[lane]
                 rows[lane, n] = row
                 n += one
-                if counting[lane]:
-                    bucket = _bucket(value, origin[lane], density[lane])
-                    histogram[lane, np.uint64(bucket)] += 1
-                    rank = level[lane]
-                    count = above[lane] + (bucket > rank)
-                    if count >= hash_nnz:
-                        while count >= hash_nnz:
-                            rank += 1
-                            count -= histogram[lane, np.uint64(rank)]
-                        level[lane] = rank
-                        # Below all of the bucket: checked rather than reasoned about, so rounding cannot hurt.
-                        edge = _like(origin[lane] + (rank - 0.01) / density[lane], sums)
-                        if edge > threshold[lane] and _bucket(edge, origin[lane], density[lane]) < rank:
-                            threshold[lane] = edge
-                    above[lane] = count
-                if n == full and full < m:
-                    cut = keep_best(values[lane], rows[lane], capacity, hash_nnz, scratch)
+                if n == capacity and n < m:
+                    threshold[lane] = keep_best(values[lane], rows[lane], capacity, hash_nnz, scratch)
                     n = np.uint64(hash_nnz)
-                    threshold[lane] = max(threshold[lane], cut)
-                    best = cut
-                    for i in range(hash_nnz):
-                        best = max(best, values[lane, i])
-                    spread = np.float64(best) - np.float64(cut)
-                    counting[lane] = True
-                    origin[lane] = cut
-                    density[lane] = 0.25 * _BUCKETS / (spread if spread > 0.0 else max(abs(np.float64(cut)), 1.0))
-                    level[lane] = 0
-                    histogram[lane, :] = 0
-                    count = 0
-                    for i in range(hash_nnz):
-                        bucket = _bucket(values[lane, i], origin[lane], density[lane])
-                        histogram[lane, bucket] += 1
-                        count += bucket > 0
-                    above[lane] = count
                 length[lane] = n
             row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
         for lane in range(min(lanes, n_samples - block * lanes)):
