@@ -64,6 +64,7 @@ sphinx_gallery_conf = {
     "doc_module": ("flwr_flynn",),
     "image_scrapers": ("matplotlib",),
     "abort_on_example_error": True,
+    "parallel": 2,
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_memory": False,
