@@ -288,7 +288,7 @@ _STAGES = (
     "Hash and count by each candidate of the default, stage before the lifting matrix included, on one thread, beside "
     "lean SciPy on ready-made inputs."
 )
-_DEFAULT = "Fit and predict of the default on two threads, beside a random forest of 200 trees and brute-force kNN."
+_EFFORTS = "Fit and predict at each effort on two threads, beside a random forest of 200 trees and brute-force kNN."
 
 
 def _text(value: object) -> str:
@@ -339,11 +339,11 @@ def main(arguments: list[str]) -> None:
     stages = bench_default.stages(options.quick, best_in_turn)
     write_csv(folder / "stages.csv", stages)
     print(text_table(stages))
-    fitted = bench_default.default(options.quick, best_in_turn)
-    write_csv(folder / "default.csv", [fitted])
-    print(text_table([fitted]))
+    fitted = bench_default.efforts(options.quick, best_in_turn)
+    write_csv(folder / "efforts.csv", fitted)
+    print(text_table(fitted))
     draw(rows, folder / "bench.png")
     short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
-    more = [_STAGES, markdown_table(stages), _DEFAULT, markdown_table([fitted])]
+    more = [_STAGES, markdown_table(stages), _EFFORTS, markdown_table(fitted)]
     parts = [about(__doc__), _LEGEND, markdown_table(short), remark, "![speed](bench.png)", *more]
     write_summary(folder, "Speed", "bench", arguments, time.perf_counter() - start, parts)

@@ -1,4 +1,4 @@
-"""Speed of the stages before the hash, and of the default classifier, beside named baselines of the same run."""
+"""Speed of the stages before the hash, and of the classifier at each effort, beside baselines of the same run."""
 
 from __future__ import annotations
 
@@ -64,29 +64,33 @@ def stages(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
     return rows
 
 
-def default(quick: bool, best_in_turn: BestInTurn) -> dict[str, Any]:
-    """Fit and predict of `FlyNNClassifier()`, two threads, beside a random forest and brute-force kNN."""
+def efforts(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
+    """Fit and predict of `FlyNNClassifier` at each effort, two threads, beside a random forest and brute-force kNN."""
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.neighbors import KNeighborsClassifier
 
     n, n_test = (2000, 200) if quick else (50000, 2000)
     X, y = samples(n + n_test)
     train, test = slice(0, n), slice(n, n + n_test)
-    models = {
-        "ours": FlyNNClassifier(n_jobs=2),
+    ours = {effort: FlyNNClassifier(effort=effort, n_jobs=2) for effort in ("quick", "default", "thorough")}
+    models = ours | {
         "forest": RandomForestClassifier(200, n_jobs=2, random_state=0),
         "kNN": KNeighborsClassifier(5, algorithm="brute", n_jobs=2),
     }
-    models["ours"].fit(X[:500], y[:500])  # compiles
+    for model in ours.values():  # compiles
+        model.fit(X[:500], y[:500]).predict(X[:64])
     fit = best_in_turn({name: lambda m=model: m.fit(X[train], y[train]) for name, model in models.items()}, 1)
-    models["ours"].predict(X[test])
-    predict = best_in_turn({name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 2)
-    return {
-        "n train": n,
-        "fit s": fit["ours"],
-        "forest fit s": fit["forest"],
-        "fit / forest": fit["ours"] / fit["forest"],
-        "predict us/sample": predict["ours"] / n_test * 1e6,
-        "kNN us/sample": predict["kNN"] / n_test * 1e6,
-        "x kNN": predict["kNN"] / predict["ours"],
-    }
+    predict = best_in_turn({name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 3)
+    return [
+        {
+            "effort": effort,
+            "n train": n,
+            "fit s": fit[effort],
+            "forest fit s": fit["forest"],
+            "fit / forest": fit[effort] / fit["forest"],
+            "predict us/sample": predict[effort] / n_test * 1e6,
+            "kNN us/sample": predict["kNN"] / n_test * 1e6,
+            "x kNN": predict["kNN"] / predict[effort],
+        }
+        for effort in ours
+    ]
