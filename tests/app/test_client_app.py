@@ -1,7 +1,5 @@
 """The app that `flwr run` starts at a party, without the processes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

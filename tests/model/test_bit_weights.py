@@ -1,7 +1,5 @@
 """Weights of the active bits in a model, as noisy refinement leaves them: scores, files, and what does not fit."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Experiments leave the files that they promise."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

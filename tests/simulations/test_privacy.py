@@ -1,7 +1,5 @@
 """`python -m simulations privacy`: what it writes, what it may not look at, and that it can be resumed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import reduce
 from operator import add

@@ -1,7 +1,5 @@
 """Summary of a file of any size, as `TableSummary.of` makes it of a table in memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flwr_flynn.app.data.partition import held_out
