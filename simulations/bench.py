@@ -161,11 +161,7 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     seconds = best_in_turn(calls, 2 if options.quick else 5)
     rows = min(spec.hash_dim, 2000)
     drawn = best_in_turn(
-        {
-            "ours": lambda: FlyHash(spec),
-            "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz),
-        },
-        2,
+        {"ours": lambda: FlyHash(spec), "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz)}, 2
     )
     narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
     kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}

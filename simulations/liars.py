@@ -345,10 +345,7 @@ def cells_of(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
 
 
 def table(
-    rows: Sequence[Row],
-    by: Sequence[str] = ("kind", "share"),
-    what: str = "accuracy",
-    methods: Sequence[str] = METHODS,
+    rows: Sequence[Row], by: Sequence[str] = ("kind", "share"), what: str = "accuracy", methods: Sequence[str] = METHODS
 ) -> list[Row]:
     """Mean accuracy of each of some methods, a line for each case."""
     lines: dict[tuple[Any, ...], dict[str, list[float]]] = {}

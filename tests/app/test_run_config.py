@@ -201,10 +201,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], field: str) 
         RunConfig.parse(settings)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"gram": 64}],
-)
+@pytest.mark.parametrize("setting", [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"gram": 64}])
 def test_a_secure_run_learns_as_one_in_clear(setting: dict[str, Any]) -> None:
     RunConfig.parse({**SECURE, **setting})
 
@@ -364,12 +361,7 @@ def test_nodes_that_are_taken() -> None:
 
 
 scalars = st.one_of(
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=20),
-    st.lists(st.integers(), max_size=2),
-    st.none(),
+    st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.lists(st.integers(), max_size=2), st.none()
 )
 
 

@@ -7,18 +7,7 @@ import pytest
 
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import Run
-from tests.federated.runs import (
-    AUTO,
-    DRIVERS,
-    GRID,
-    LABELS,
-    SPLITS,
-    X,
-    in_process,
-    options_for,
-    sha256,
-    shares,
-)
+from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, SPLITS, X, in_process, options_for, sha256, shares
 
 
 @pytest.mark.parametrize("how", SPLITS)

@@ -84,10 +84,7 @@ HOSTILE = {
     "other fingerprint": (damaged(0, lambda a: a ^ 1), ("fingerprint", "8f1ea297dc42...", "8e1fa396dd43...")),
     "records": (damaged(1, lambda a: a.astype([("a", "u1")])), ("counts", "type |u1", "|V1")),
     "not packed": (damaged(1, lambda a: np.zeros((L, M), np.uint8)), ("counts", "1 dimension", "2")),
-    "giant": (
-        damaged(1, lambda a: np.broadcast_to(np.uint8(0), (2**31, 2**31))),
-        ("counts", "1 dimension", "2"),
-    ),
+    "giant": (damaged(1, lambda a: np.broadcast_to(np.uint8(0), (2**31, 2**31))), ("counts", "1 dimension", "2")),
     "empty": (damaged(1, lambda a: a[:0]), ("counts", "packed counts of version 1", "no bytes")),
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), ("counts", "shape (3, 24)", "(4, 24)")),
     "a class short": (repacked(lambda a: a[:-1]), ("counts", "shape (3, 24)", "(2, 24)")),

@@ -91,17 +91,9 @@ LEAVES = {"withdraw exact", "withdraw secure", "model"}
 TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
     "none": ({}, False, OPEN),
     "budget": ({}, True, {"noisy", "secure share", "model"}),
-    "budget, evaluates": (
-        {"evaluates": True},
-        True,
-        {"noisy", "secure share", *RESULTS_OF, "model"},
-    ),
+    "budget, evaluates": ({"evaluates": True}, True, {"noisy", "secure share", *RESULTS_OF, "model"}),
     "secure": ({"secure": True}, False, {"secure", "summed results", "model"}),
-    "secure, evaluates": (
-        {"secure": True, "evaluates": True},
-        False,
-        {"secure", *RESULTS_OF, "model"},
-    ),
+    "secure, evaluates": ({"secure": True, "evaluates": True}, False, {"secure", *RESULTS_OF, "model"}),
     "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
     "leaves": ({"leaves": True}, False, LEAVES),
     "leaves, budget": ({"leaves": True}, True, {"model"}),  # and a release that was sent before, see test_run

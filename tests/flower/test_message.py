@@ -63,11 +63,7 @@ def pooled(n_points: int = 60) -> Any:
 
 @pytest.mark.parametrize(
     ("change", "field"),
-    [
-        ({"action": "a.b"}, "action"),
-        ({"action": 3}, "action"),
-        ({"secure_bound": 256}, "secure_bound"),
-    ],
+    [({"action": "a.b"}, "action"), ({"action": 3}, "action"), ({"secure_bound": 256}, "secure_bound")],
 )
 def test_bad_settings_are_refused_at_once(change: dict[str, Any], field: str) -> None:
     with raises(ConfigError, field=field):

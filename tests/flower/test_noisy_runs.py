@@ -357,10 +357,7 @@ def run(made: FlyNNStrategy, tmp_path: Path, **more: Any) -> list[Proxy]:
     spoiled = X.copy()
     spoiled[1::3] = np.nan
     proxies = [
-        Proxy(
-            str(i),
-            party(tmp_path / str(i), spoiled[i::3], y[i::3], max_epsilon=100.0, X_test=X, y_test=y, **more),
-        )
+        Proxy(str(i), party(tmp_path / str(i), spoiled[i::3], y[i::3], max_epsilon=100.0, X_test=X, y_test=y, **more))
         for i in range(3)
     ]
     Server(client_manager=manager(*proxies), strategy=made).fit(made.num_rounds, timeout=None)

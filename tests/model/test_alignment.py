@@ -203,10 +203,7 @@ def test_models_of_aligned_and_other_samples_do_not_merge(model: Model) -> None:
 
 
 def test_an_alignment_is_of_an_aligned_model_of_as_many_features(model: Model) -> None:
-    for wrong in (
-        {"aligned": False, "alignment": ALIGNMENT},
-        {"alignment": Alignment(np.ones(2), np.ones(2))},
-    ):
+    for wrong in ({"aligned": False, "alignment": ALIGNMENT}, {"alignment": Alignment(np.ones(2), np.ones(2))}):
         with raises(DataError, field="alignment"):
             replace(model, **wrong)
     with raises(DataError, field="aligned"):

@@ -320,10 +320,7 @@ def test_what_the_block_refuses_the_file_is_refused_for(path):
         (TypeError("unhashable"), ("file", "a model file", "TypeError")),
     ]:
         field, expected, got = facts
-        with (
-            raises(ModelFileError, field=field, expected=expected, got=got) as caught,
-            model_file.reading(path, 2**20),
-        ):
+        with raises(ModelFileError, field=field, expected=expected, got=got) as caught, model_file.reading(path, 2**20):
             raise error
         assert str(caught.value).startswith(f"{path}: ")
     with model_file.reading(path, 2**20) as (model, extra):

@@ -43,12 +43,7 @@ from flwr_flynn.model.gram import (
     gram_specs,
     memory_of_gram,
 )
-from flwr_flynn.model.gram_scoring import (
-    LARGEST_BIAS,
-    LARGEST_WEIGHT,
-    GramScoring,
-    checked_gram_specs,
-)
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring, checked_gram_specs
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 

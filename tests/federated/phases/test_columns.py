@@ -230,10 +230,7 @@ def of_samples(reply: Reply, n: int) -> Reply:
 
 HOSTILE: dict[str, tuple[Any, str]] = {
     "junk": (lambda reply: replace(reply, tensors=[reply.tensors[0], b"junk", reply.tensors[2]]), "array 2"),
-    "numbers as they are": (
-        lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))),
-        "gaps",
-    ),
+    "numbers as they are": (lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))), "gaps"),
     "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "class sizes"),
     "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "class sizes"),
     "cut off": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:8], arrays[2]]), "numbers"),

@@ -420,12 +420,7 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
 @pytest.mark.parametrize("tries", [True, False])
 def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
     noisy = evaluation_of(
-        RunSpec(GRID[0], NAMES, NOISE),
-        (NOISE.release(COUNTS),),
-        (ScoringRule("balanced", 0.8, 0.5),),
-        (1.0,),
-        1,
-        tries,
+        RunSpec(GRID[0], NAMES, NOISE), (NOISE.release(COUNTS),), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), 1, tries
     )
     secure = evaluation_of(
         RunSpec(GRID[0], NAMES, bound=256), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries

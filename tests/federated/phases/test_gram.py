@@ -18,12 +18,7 @@ from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, un
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
-from flwr_flynn.federated.phases.gram import (
-    GRAM,
-    LARGEST_COLUMN,
-    GramEvaluationRequest,
-    GramRequest,
-)
+from flwr_flynn.federated.phases.gram import GRAM, LARGEST_COLUMN, GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
