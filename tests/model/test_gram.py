@@ -379,18 +379,6 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     assert FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
 
 
-def test_files_keep_the_gram_matrix(tmp_path) -> None:
-    fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
-    fitted.save(tmp_path / "model.npz")
-    loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert loaded.model_.sha256() == fitted.model_.sha256()
-    assert_array_equal(loaded.decision_function(X), fitted.decision_function(X))
-    found = loaded.model_.gram
-    assert found is not None
-    assert fitted.model_.gram is not None
-    assert found.accuracy == fitted.model_.gram.accuracy
-
-
 def test_what_contradicts_the_gram_matrix_is_refused() -> None:
     assert FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram is None
     for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48"):
