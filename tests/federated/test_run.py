@@ -22,7 +22,6 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -137,17 +136,6 @@ def test_traffic_is_told_per_party() -> None:
 
 
 # ---- what a party sent stays
-
-
-def test_a_party_lost_after_the_columns_stays_in_them() -> None:
-    steps = exchange(AUTO)
-    steps.step(TRAIN)
-    steps.lost.add("3")
-    run = steps.rounds()
-    codes = Y[TRAINING].astype(np.int64)
-    assert run.state.results["columns"].histograms == ColumnHistograms.from_data(X[TRAINING], codes, 3)
-    assert run.counted.missing == {"party-3": "no reply"}
-    assert len(run.counted) == run.state.results["selection"].parties == 3
 
 
 @pytest.mark.parametrize("leaves", [True, False])

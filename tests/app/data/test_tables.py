@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data import csv_texts, share
@@ -482,19 +482,3 @@ def test_a_million_levels_take_bounded_memory(tmp_path: Path) -> None:
     assert peak < 2**27
     with raises(SchemaError, field="columns"):
         counted(found).schema()
-
-
-@given(st.binary(max_size=300))
-@settings(max_examples=50)
-def test_any_bytes_are_a_table_or_refused(content: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = csv_file(Path(folder), b"a,label\n1,x\n" + content)
-        try:
-            data = load_dataset(str(path))
-        except DataError as error:
-            assert str(error).isprintable()
-        else:
-            assert len(data.X) == len(data.y)
-            assert private_share(NodeConfig(data_path=str(path))).X.shape[1] == 1

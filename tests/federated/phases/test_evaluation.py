@@ -302,28 +302,6 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     assert evaluation.missing == {}
 
 
-def test_the_model_may_be_distributed_to_parties_that_send_no_figures() -> None:
-    received: list[FlyNNClassifier] = []
-    run = in_process(options_for(GRID, fraction_evaluate=0, distribute=True), shares(), on_model=received.append)
-    assert [model.counts_ for model in received] == [run.counts] * 4
-    assert run.state.results["evaluation"].figures is None
-    assert run.num_rounds == 1
-
-
-def test_a_share_of_the_parties_evaluates() -> None:
-    steps = exchange(GRID[0], decay=0.5, fraction_evaluate=0.5)
-    steps.step(TRAIN)
-    sizes: list[int] = []
-
-    def sample(size: int) -> list[str]:
-        sizes.append(size)
-        return ["1", "3"]
-
-    ask = steps.run.ask(EVALUATE, list(steps.parties), sample=sample)
-    assert ask is not None
-    assert (ask.cids, sizes) == (["1", "3"], [2])
-
-
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
     run = RunSpec(GRID[0], NAMES, NOISE)
