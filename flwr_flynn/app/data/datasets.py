@@ -208,13 +208,13 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
 
 
-def encoded_share(node: NodeConfig, schema: Schema, features: Sequence[str] = ()) -> Share:
+def encoded_share(node: NodeConfig, schema: Schema) -> Share:
     """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
 
     Above `LARGE` bytes of numbers these are memory maps of files without a name, which are gone with the share or with
     the process.
     """
-    return encoded(opened_own(node, features, schema), schema, node.test_fraction, node.split_seed)
+    return encoded(opened_own(node, (), schema), schema, node.test_fraction, node.split_seed)
 
 
 def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
