@@ -12,7 +12,7 @@ from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_p
 from flwr.server import Server
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
-from flwr_flynn.errors import AggregationError, DataError, PayloadError
+from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES
@@ -397,15 +397,6 @@ def test_a_private_run_can_be_evaluated_where_parties_allow_it(mechanism: Mechan
     assert received[0].counts_.noise_variance == pytest.approx(made.counts.noise_variance)
     X, y = points(300)
     assert made.evaluation["accuracy"] == pytest.approx(np.mean(made.model.predict(X) == y))
-
-
-def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> None:
-    made = strategy(mechanism=None)
-    run(made, tmp_path)
-    with raises(AggregationError, counted=0) as caught:
-        _ = made.model
-    assert len(caught.value.missing) == 3
-    assert all(reason.startswith("declined: policy max-epsilon set:") for reason in caught.value.missing.values())
 
 
 @pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])

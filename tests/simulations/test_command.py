@@ -41,6 +41,23 @@ def test_lean_rows_are_subsets():
     assert (np.diff(rows, axis=1) > 0).all()
 
 
+WRONG = {
+    "noniid": ["--parties ten", "--parties 0", "--sets none --data nowhere", "--sets mnist"],
+    "privacy": ["--sets moons", "--repetitions 0"],
+    "scaling": ["--sets moons", "--examples -1", "--data /nowhere"],
+    "synthetic": ["--sets 0", "--jobs 0", "--quick --full"],
+    "trees": ["--finished", "--data nowhere --sets none", "--data nowhere"],
+}
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(name, each) for name, every in WRONG.items() for each in every])
+def test_wrong_options_are_refused(name, wrong, tmp_path):
+    for package in ("flwr_datasets", "xgboost", "dp_accounting"):
+        pytest.importorskip(package)
+    with pytest.raises(SystemExit):
+        command.main([name, "--quick", "--out", str(tmp_path), *wrong.split()])
+
+
 def test_an_unknown_experiment_is_answered_with_the_list(capsys):
     assert command.main(["nothing"]) == 2
     assert "bench" in capsys.readouterr().out

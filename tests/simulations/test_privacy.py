@@ -208,12 +208,6 @@ def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     assert "mnist.npz: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [["--sets", "moons"], ["--repetitions", "0"]])
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["privacy", "--out", str(tmp_path), *wrong])
-
-
 def test_synthetic_data_repeat():
     assert synthetic(1000).digest == synthetic(1000).digest
     assert len(synthetic(1000).X_test) == 5000

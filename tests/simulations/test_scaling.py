@@ -62,12 +62,6 @@ def test_stand_ins_are_repeated_to_their_full_size():
     np.testing.assert_array_equal(X[:100], X[2000:2100])
 
 
-@pytest.mark.parametrize("wrong", [["--sets", "moons"], ["--examples", "-1"], ["--data", "/nowhere"]])
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["scaling", "--out", str(tmp_path), *wrong])
-
-
 @pytest.mark.slow
 def test_the_wall_on_ray_leads_to_the_same_counts(tmp_path):
     pytest.importorskip("ray")

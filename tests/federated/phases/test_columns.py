@@ -19,7 +19,6 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
@@ -300,8 +299,3 @@ def test_histograms_have_room_for_the_others() -> None:
 
 
 # ---- who gives them
-
-
-def test_private_runs_have_no_such_phase() -> None:
-    with raises(ConfigError, field="spec"):
-        RunOptions(**options_for(AUTO, mechanism=LaplaceCounts(1.0, hash_nnz=16, n_classes=3)))

@@ -16,7 +16,6 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, pack_signed, unpack
 from flwr_flynn.federated.evaluation_result import Result, evaluated
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
@@ -25,7 +24,6 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.figures import summary
 from flwr_flynn.model.metrics import scores
-from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.score_histograms import N_LEVELS, above_floor, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -300,14 +298,6 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     evaluation = steps.run.state.results["evaluation"]
     assert evaluation.unkept == {"party-0": "disk full", "party-1": "no reason given"}
     assert evaluation.missing == {}
-
-
-def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
-    release = NOISE.release(COUNTS)
-    run = RunSpec(GRID[0], NAMES, NOISE)
-    model = model_of_members(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
-    assert model.guarantee == NOISE.guarantee()
-    assert REQUEST.model.guarantee is None
 
 
 # ---- the parties' class prior
