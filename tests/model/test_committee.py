@@ -238,19 +238,6 @@ def test_committees_that_differ_do_not_merge():
     assert model.model_ is before
 
 
-def test_committees_come_back_from_files(tmp_path):
-    model = FlyNNClassifier(hash_dim=256).fit(X, Y)
-    model.save(tmp_path / "model")
-    loaded = FlyNNClassifier.load(tmp_path / "model")
-    assert loaded.model_.members == model.model_.members
-    assert loaded.model_.sha256() == model.model_.sha256()
-    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-    part = slice(0, 30)
-    for each in (loaded, model):
-        each.forget(X[part], Y[part])
-    assert loaded.model_.sha256() == model.model_.sha256()
-
-
 def test_members_have_no_single_counts():
     model = FlyNNClassifier.from_model(committee())
     for name in ("counts_", "spec_", "hash_", "decay_", "temperature_"):

@@ -59,6 +59,10 @@ def test_models_come_back_from_files(rule, max_members, tmp_path):
     loaded.save(tmp_path / "second")
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
+    for each in (loaded, model):
+        each.forget(X[:30], Y[:30])
+    assert max_members == 1 or loaded.model_.sha256() == model.model_.sha256()  # of one member the decay stays
+    members = model.model_.members
     merged = loaded.merge(model).model_.members
     assert [each.counts for each in merged] == [each.counts + each.counts for each in members]
     assert [each.weight for each in merged] == [each.weight for each in members]
