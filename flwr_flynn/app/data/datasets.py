@@ -19,9 +19,8 @@ from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
 from flwr_flynn.app.data.readers import ENDINGS, ending, objects, read_rows, read_width
-from flwr_flynn.app.data.share import LARGE, encoded
+from flwr_flynn.app.data.share import LARGE, counted, encoded
 from flwr_flynn.app.data.share import Share as Share
-from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig

@@ -15,7 +15,7 @@ from flwr_flynn.app.data import csv_texts, share
 from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share, private_share
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
-from flwr_flynn.app.data.summarised import counted
+from flwr_flynn.app.data.share import counted
 from flwr_flynn.app.data.values import Texts, date_of, number_of
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
