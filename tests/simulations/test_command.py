@@ -42,7 +42,6 @@ def test_lean_rows_are_subsets():
 
 
 WRONG = {
-    "noniid": ["--parties ten", "--parties 0", "--sets none --data nowhere", "--sets mnist"],
     "privacy": ["--sets moons", "--repetitions 0"],
     "scaling": ["--sets moons", "--examples -1", "--data /nowhere"],
     "synthetic": ["--sets 0", "--jobs 0", "--quick --full"],

@@ -477,6 +477,14 @@ def test_harm_is_counted_over_parties():
     assert scores["personal accuracy"] == pytest.approx(20 / 27)
 
 
+@pytest.mark.parametrize(
+    "wrong", [["--parties", "ten"], ["--parties", "0"], ["--sets", "none", "--data", "nowhere"], ["--sets", "mnist"]]
+)
+def test_wrong_options_are_refused(wrong, tmp_path):
+    with pytest.raises(SystemExit):
+        command.main(["noniid", "--quick", "--out", str(tmp_path), *wrong])
+
+
 def test_many_parties_are_measured(tmp_path):
     given = ["--parties", "3,20", "--whole", "15", "--points", "5", "--where", "process", "--out", str(tmp_path)]
     assert command.main(["parties", *given]) == 0
