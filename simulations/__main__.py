@@ -4,8 +4,6 @@
 all --data FOLDER` runs them all before.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

@@ -12,8 +12,6 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
   size of a block of samples, in the narrowest type that holds the sums.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -163,11 +161,7 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     seconds = best_in_turn(calls, 2 if options.quick else 5)
     rows = min(spec.hash_dim, 2000)
     drawn = best_in_turn(
-        {
-            "ours": lambda: FlyHash(spec),
-            "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz),
-        },
-        2,
+        {"ours": lambda: FlyHash(spec), "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz)}, 2
     )
     narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
     kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}

@@ -25,8 +25,6 @@ Accuracy is that on the held-out samples of all parties. "left out" are honest p
 "let in" liars in groups that stayed, both of 30.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -347,10 +345,7 @@ def cells_of(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
 
 
 def table(
-    rows: Sequence[Row],
-    by: Sequence[str] = ("kind", "share"),
-    what: str = "accuracy",
-    methods: Sequence[str] = METHODS,
+    rows: Sequence[Row], by: Sequence[str] = ("kind", "share"), what: str = "accuracy", methods: Sequence[str] = METHODS
 ) -> list[Row]:
     """Mean accuracy of each of some methods, a line for each case."""
     lines: dict[tuple[Any, ...], dict[str, list[float]]] = {}

@@ -56,13 +56,7 @@ class Task:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        X: Array,
-        y: Array,
-        n: int,
-        test: tuple[Array, Array] | None = None,
-        most_test: int = _MOST_TEST,
+        cls, name: str, X: Array, y: Array, n: int, test: tuple[Array, Array] | None = None, most_test: int = _MOST_TEST
     ) -> Task:
         """At most n training samples, and the official test samples or three tenths of all."""
         y, order = np.unique(y, return_inverse=True)[1], np.random.default_rng(0).permutation(len(y))

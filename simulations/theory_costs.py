@@ -1,7 +1,5 @@
 """Time, memory and bytes of FlyNN while one size grows, beside the paper's Lemmas 1, 2 and 5."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -116,10 +114,7 @@ def measure(cells: Cells, repeats: int, scale: int) -> list[Row]:
     for name, sizes in sweeps(scale):
         wanted = [quantity for quantity, grows in LEMMAS if grows == name]
         key = {"set": "costs", "job": f"{name} {getattr(sizes, name)}", "code": _CODE, "repeats": repeats}
-        found = cells.finish(
-            key | asdict(sizes),
-            partial(cost, sizes, wanted, repeats),
-        )
+        found = cells.finish(key | asdict(sizes), partial(cost, sizes, wanted, repeats))
         rows += [{"grows": name, "value": getattr(sizes, name)} | row | asdict(sizes) for row in found]
     return rows
 

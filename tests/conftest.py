@@ -1,7 +1,5 @@
 """Settings for all tests."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

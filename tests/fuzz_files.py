@@ -1,7 +1,5 @@
 """Decoders of settings and files for the fuzzer."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile
@@ -80,6 +78,7 @@ def use_run_config(given: Any) -> None:
     assert repr(RunConfig.parse(as_given(config))) == repr(config)
     config = config.resolved()
     config.class_list()
+    config.feature_list()
     config.options()
     config.decay_value()
     config.plan(4, 100, 3)

@@ -1,7 +1,5 @@
 """A party gives nothing where its settings do not fit, and no refusal looks at its records."""
 
-from __future__ import annotations
-
 import logging
 import statistics
 import sys
@@ -112,12 +110,7 @@ def test_a_deployed_party_never_reads_what_the_server_names(
     node = NUMBERED | policy | {key: value.format(file) for key, value in path.items()}
     party = deployed(node, dataset=str(file), partitioner="iid")
     with secagg.masking(BOUND, 2):
-        for config in (
-            counting(),
-            COLUMNS,
-            counting(RunSpec(SPEC, CLASSES, bound=BOUND)),
-            noisy(),
-        ):
+        for config in (counting(), COLUMNS, counting(RunSpec(SPEC, CLASSES, bound=BOUND)), noisy()):
             reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
             assert (reply.parameters.tensors, reply.num_examples) == ([], 0)
             assert REFUSED in reply.metrics

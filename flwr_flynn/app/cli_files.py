@@ -1,7 +1,5 @@
 """Verbs of `flwr-flynn` about one's own file: `schema` drafts one, `check` compares the file with one."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +12,7 @@ from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.labels import coded_labels
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.readers import objects
-from flwr_flynn.app.data.summarised import counted
+from flwr_flynn.app.data.share import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import codebook

@@ -3,8 +3,6 @@
 Everything follows from the plan of the run. No party is asked, and no other file than `plan.json` is written.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -102,12 +100,7 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         (True, "data_path", None, f"the site's own file, with {_columns(options)}"),
         (True, "label", None, f"its label column, of the classes {classes}"),
         (True, "memory_limit", None, f"GiB; the run needs {memory / 2**30:.3g}"),
-        (
-            purpose == "update",
-            "previous_path",
-            None,
-            "the file as it was counted, where samples have changed",
-        ),
+        (purpose == "update", "previous_path", None, "the file as it was counted, where samples have changed"),
         (purpose == "withdraw", "leave", True, "at the sites that leave; the others refuse this run"),
         (looks or "schema" in names, "min_examples", None, "classes and levels of fewer samples stay at home"),
         (is_clear and "gram" in names, "gram", True, "consent to the Gram matrix in clear"),

@@ -3,8 +3,6 @@
 In a simulation the results are computed from the pooled data, too, and compared bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 import platform
 from dataclasses import asdict, replace
@@ -21,7 +19,6 @@ from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
-from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.strategy import BaseStrategy
@@ -43,7 +40,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
     config, plan, parties, strategy = run_plan.config, run_plan.hashes, run_plan.parties, run_plan.strategy
     counts, run, model = strategy.counts, strategy.run, strategy.model
-    results, evaluation = run.state.results, run.state.results.get("evaluation")
+    evaluation, columns = map(run.state.results.get, ("evaluation", "columns"))
     mechanism = run.state.run_spec.mechanism
     bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
     spec = model.model_.members[0].spec
@@ -68,7 +65,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "federation": summary(after),
         "scaling": config.scaling if plan is not None and plan.needs_columns else given,
         "schema": _schema(run),
-        "columns": _columns(results.get("columns")),
+        "columns": columns and {"examples": columns.histograms.n_examples, "missing": columns.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if strategy.selection is None else strategy.selection.to_dict(),
         "groups": groups(run),
@@ -120,11 +117,6 @@ def _schema(run: Run) -> dict[str, Any] | None:
     left_out, missing = ({}, {}) if learned is None else (learned.left_out, learned.missing)
     is_learned = learned is not None
     return {**schema.to_dict(), "is_learned": is_learned, "left_out": left_out, "missing": missing}
-
-
-def _columns(result: Columns | None) -> dict[str, Any] | None:
-    """Number of samples behind the histograms of the columns, and parties that missed them; None without the phase."""
-    return None if result is None else {"examples": result.histograms.n_examples, "missing": result.missing}
 
 
 def groups(run: Run) -> dict[str, Any] | None:

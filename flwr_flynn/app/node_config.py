@@ -100,8 +100,7 @@ class NodeConfig(Settings):
         "server that invents parties breaks that, and a share alone has a larger epsilon",
     )
     leave: bool = setting(
-        False,
-        "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before",
+        False, "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before"
     )
     state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
     mechanisms: str = _of_policy("gaussian, gaussian-rounds, laplace, top-t", "mechanisms that are allowed")

@@ -180,10 +180,7 @@ class ProcessSettings(RunSettings):
     group = "run"
 
     rounds: int = setting(
-        0,
-        "rounds; 0: as many as the run needs. Later rounds ask parties that are not counted yet",
-        low=0,
-        high=1000,
+        0, "rounds; 0: as many as the run needs. Later rounds ask parties that are not counted yet", low=0, high=1000
     )
     timeout: float = setting(
         600.0, "seconds to wait for the parties, and for the replies of a round; 0: no limit", low=0, high=10**9

@@ -4,8 +4,6 @@ Each group has its settings, the checks among them, and the values that follow f
 `flwr_flynn.app.run_config` adds the groups federation and run, and the checks between groups.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -56,10 +54,7 @@ class DataSettings(RunSettings):
 
     group = "data"
 
-    dataset: str = simulated(
-        "digits",
-        "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file",
-    )
+    dataset: str = simulated("digits", "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file")
     label: str = simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     test_fraction: float = simulated(
         0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
@@ -128,9 +123,7 @@ class HashSettings(RunSettings):
     )
     max_members: int = _fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
     min_examples: int = simulated(
-        5,
-        "simulation: the parties' `min-examples`; a deployed party has its own in its node config",
-        low=1,
+        5, "simulation: the parties' `min-examples`; a deployed party has its own in its node config", low=1
     )
     seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=MAX_SEED)
     hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)

@@ -4,8 +4,6 @@ Nothing is assumed of an array that arrives. Sizes, types and shapes are checked
 message is used whole or refused with a `PayloadError`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -19,7 +17,7 @@ import numpy.typing as npt
 
 from flwr_flynn._files import npy_header
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.compression import check_packed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
@@ -219,11 +217,6 @@ def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party:
         if any(type(each) not in (int, float) for each in figures):
             raise PayloadError(key("gram"), expected, "other types")
         return GramScoring(specs, weights, np.array(bias, np.int64), *figures)
-
-
-def packed_weights(weights: Weights | Sequence[Any]) -> list[Array]:
-    """Weights as a message has them: one array for each member."""
-    return [pack_signed(each) for each in weights]
 
 
 def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:

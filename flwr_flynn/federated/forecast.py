@@ -152,7 +152,7 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
         **{f"bins {number}": [bins] for number in range(1, len(_BINS) + 1)},
         "columns": [bins] if run.is_secure else columns,
         "aligned columns": [*columns, Field("alignments", (1,), 1, PLAIN)],
-        "counts": _counts_fields(specs, n_classes, sizes),
+        "counts": [Field("counts", (n_classes, spec.hash_dim), bound, fingerprint="0" * 64) for spec in specs],
         "selection": leave_one_out_fields([n_decays] * len(specs), n_classes, sizes),
         **{
             phase.name: [Field("gradient", (run.spec.hash_dim, n_classes), 0, PLAIN, True)]
@@ -166,11 +166,6 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
     if options.learn_schema:  # all sizes follow from it
         found |= {name: [replace(each, is_open=True) for each in found[name]] for name in ("counts", "selection")}
     return {phase.name: found[phase.name] for phase in phases_of(options) if phase.name in found}
-
-
-def _counts_fields(specs: Sequence[HashSpec], n_classes: int, sizes: Sizes) -> list[Field]:
-    """The fields of `codec.counts_fields`, without drawing the rows of the hashes."""
-    return [Field("counts", (n_classes, spec.hash_dim), sizes.total, fingerprint="0" * 64) for spec in specs]
 
 
 def told(options: RunOptions) -> dict[str, tuple[str, list[Content]]]:

@@ -133,13 +133,6 @@ class Field:
         limit = np.iinfo(self.types[0]).max
         return np.clip(part, -limit, limit).astype(self.types[0])
 
-    def check_form(self, array: Any, shape: tuple[int, ...]) -> None:
-        """Raise a `PayloadError` unless an array that arrived has the type, and in plain form the shape."""
-        if self.form == PLAIN:
-            _check_typed(array, self.name, self.types, shape)
-        else:
-            _check_typed(array, self.name, ("|u1",), None)
-
     def unpacked(self, array: Array) -> Array:
         """The integers in an array whose form was checked; a `PayloadError` unless they are within their bounds."""
         if self.form == NUMBERS:
@@ -222,10 +215,14 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
         raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
     rest, packed = list(arrays), []
     for group in groups:
-        if group[0].fingerprint:
-            _check_fingerprint(rest.pop(0), group[0].fingerprint)
+        if fingerprint := group[0].fingerprint:
+            array = rest.pop(0)
+            _check_typed(array, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,))
+            if (got := array.tobytes().hex()) != fingerprint:
+                raise PayloadError("fingerprint", f"{fingerprint[:12]}...", f"{got[:12]}...")
         shape = group[0].shape if len(group) == 1 else (sum(field.size for field in group),)
-        group[0].check_form(rest[0], shape)
+        form = (group[0].types, shape) if group[0].form == PLAIN else (("|u1",), None)
+        _check_typed(rest[0], group[0].name, *form)
         packed.append(rest.pop(0))
     parts = []
     for group, array in zip(groups, packed, strict=True):
@@ -233,12 +230,6 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
         pieces = [array] if len(group) == 1 else np.split(array, cuts)
         parts += [field.unpacked(piece) for field, piece in zip(group, pieces, strict=True)]
     return parts
-
-
-def _check_fingerprint(array: Any, fingerprint: str) -> None:
-    _check_typed(array, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,))
-    if (got := array.tobytes().hex()) != fingerprint:
-        raise PayloadError("fingerprint", f"{fingerprint[:12]}...", f"{got[:12]}...")
 
 
 # -------- secure sums

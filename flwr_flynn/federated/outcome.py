@@ -1,7 +1,5 @@
 """The model, and the federation file, that the results of a run's phases make."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -40,12 +38,13 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     selection, saved, totals = state.results.get("selection"), options.federation, state.results["counts"]
     indices = member_indices(state, options)
     parts = [totals.parts[index] for index in indices]
+    is_chosen = saved is not None and (saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection)
     weights: Sequence[float] = (1.0,)
     scorings: Sequence[ScoringRule]
     if selection is not None:
         scorings = selection.scorings
         weights = tuple(choice.weight for choice in selection.choices)
-    elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
+    elif saved is not None and totals is saved.totals and is_chosen:
         chosen = [saved.shared.members[index] for index in indices]  # for these very counts
         scorings, weights = [each.scoring for each in chosen], [each.weight for each in chosen]
     else:
@@ -58,10 +57,6 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
         weights = (1.0,)
     members = map(ModelMember, specs, parts, scorings, weights)
     return tuple(replace(member, scoring=member.calibrated) for member in members)  # as the parties get it
-
-
-def _is_chosen(saved: Federation, options: RunOptions) -> bool:
-    return saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection
 
 
 def descent_of(state: RunState) -> Descent | None:

@@ -3,8 +3,6 @@
 One class against the rest: a histogram of the probabilities for the class of its own samples, and one of all others.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noisy counts and rounds of noisy gradients under one guarantee."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from typing import Any

@@ -33,8 +33,6 @@ True True (0.6, 0.0)
 policy max-epsilon: this release would exceed it
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

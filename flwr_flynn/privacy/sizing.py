@@ -11,8 +11,6 @@
 (7.84, True)
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

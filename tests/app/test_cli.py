@@ -1,7 +1,5 @@
 """The command `flwr-flynn`: each verb in this process, and the whole of it as a process."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

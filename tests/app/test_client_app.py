@@ -1,7 +1,5 @@
 """The app that `flwr run` starts at a party, without the processes."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -94,10 +92,7 @@ def test_a_deployed_party_reads_its_own_file(more: dict[str, Any], own: dict[str
     [
         ({}, "node-config data-path: expected the party's own `.csv`, `.parquet` or `.npz` file, got missing"),
         ({"data-path": "/secret/folder/a.npz"}, "node-config data-path: expected a file 'a.npz', got no such file"),
-        (
-            {"data-path": "a.npz", "memory-limit": 0},
-            "node-config memory-limit: expected a number above 0, got 0",
-        ),
+        ({"data-path": "a.npz", "memory-limit": 0}, "node-config memory-limit: expected a number above 0, got 0"),
         ({"data-path": "~nosuchuser/a.npz"}, "node-config data-path: expected a file 'a.npz', got no such file"),
     ],
 )

@@ -1,7 +1,5 @@
 """The report of a run: rows of its table, and the comparison with a model of the pooled samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -202,11 +200,7 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
             ],
             ["Gram matrix"],
         ),
-        (
-            {"gram": GRAM},
-            ["Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62", "gram evaluation: b no reply"],
-            [],
-        ),
+        ({"gram": GRAM}, ["Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62", "gram evaluation: b no reply"], []),
         (
             {"gram": GRAM | {"accuracy": None, "share": None}},
             ["Gram matrix none: too few parties replied, or the regression failed"],

@@ -1,7 +1,5 @@
 """Run and node settings: values taken and refused; pyproject.toml agrees with the table."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from itertools import groupby
@@ -9,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
@@ -203,10 +199,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], field: str) 
         RunConfig.parse(settings)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"gram": 64}],
-)
+@pytest.mark.parametrize("setting", [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"gram": 64}])
 def test_a_secure_run_learns_as_one_in_clear(setting: dict[str, Any]) -> None:
     RunConfig.parse({**SECURE, **setting})
 
@@ -363,25 +356,3 @@ def test_nodes_that_are_taken() -> None:
     more = {"mechanisms": "laplace, gaussian", "neighbours": "replace-one", "records-per-person": 2, "secure": True}
     expected = Policy(1.0, 0.0, ["laplace", "gaussian"], "replace-one", 2, True)
     assert NodeConfig.parse(PRIVATE_NODE | more).policy() == expected
-
-
-scalars = st.one_of(
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=20),
-    st.lists(st.integers(), max_size=2),
-    st.none(),
-)
-
-
-@given(st.dictionaries(st.sampled_from([row.key for row in RunConfig.rows()]), scalars))
-def test_any_mapping_is_taken_or_refused_in_one_line(raw: dict[str, Any]) -> None:
-    try:
-        config = RunConfig.parse(raw)
-        config.class_list()
-        config.feature_list()
-        config.options()
-    except ConfigError as error:
-        assert len(str(error).splitlines()) == 1
-        assert error.field.startswith("run-config ")

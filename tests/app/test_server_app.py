@@ -1,7 +1,5 @@
 """The app that `flwr run` starts at the server, without the processes."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

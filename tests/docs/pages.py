@@ -1,7 +1,5 @@
 """README.md and the pages under docs/, as text and as code blocks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The algorithm in process is what both strategies do, and ends in the model of the pooled samples."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree import ElementTree
 
@@ -9,18 +7,7 @@ import pytest
 
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import Run
-from tests.federated.runs import (
-    AUTO,
-    DRIVERS,
-    GRID,
-    LABELS,
-    SPLITS,
-    X,
-    in_process,
-    options_for,
-    sha256,
-    shares,
-)
+from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, SPLITS, X, in_process, options_for, sha256, shares
 
 
 @pytest.mark.parametrize("how", SPLITS)

@@ -1,7 +1,5 @@
 """A run that aligns columns ends in the model of the aligned samples, and one without a call for it as ever."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,15 +174,7 @@ def test_the_better_group_is_chosen_whole() -> None:
     assert select(candidates, None, 0, {}, 3, n_aligned=2).specs == (0,)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"spec": HashPlan(4, 3, 120)},
-        {"fraction_evaluate": 0},
-        {"align": 1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"spec": HashPlan(4, 3, 120)}, {"fraction_evaluate": 0}, {"align": 1}], ids=str)
 def test_other_plans_are_not_aligned(options: dict[str, Any]) -> None:
     with raises(ConfigError, field="align"):
         RunOptions(**{**options_for(PLAN, align=True), **options})

@@ -1,7 +1,5 @@
 """A federation's file: read as it was written, or refused whole; one run at a time."""
 
-from __future__ import annotations
-
 import errno
 import json
 import zipfile
@@ -284,11 +282,7 @@ def test_a_crash_while_saving_leaves_the_file_that_was(tmp_path: Path, monkeypat
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
-    with (
-        exclusive(path),
-        raises(ConfigError, field="federation", got="f.npz"),
-        exclusive(path),
-    ):
+    with exclusive(path), raises(ConfigError, field="federation", got="f.npz"), exclusive(path):
         pass
     with exclusive(path), exclusive(tmp_path / "other.npz"):
         pass

@@ -1,7 +1,5 @@
 """The forecast of bytes: known before a run, for the phases of the run, and no less than it takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Laws of every statistic and every request, over the registry of all phases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of a run: taken as described, or refused with their name before anything begins."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
@@ -78,6 +76,7 @@ def test_options_are_values() -> None:
         ({"secure_bound": 256, "min_parties": 3, "mechanism": SHARE, "gram": 16}, "gram"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0, "gram": 16}, "gram"),
         ({"fraction_evaluate": 0, "gram": 16}, "gram"),
+        ({"fraction_evaluate": 0, "distribute": True, "gram": 16}, "gram"),
         *(({"gram": rows}, "gram") for rows in (-1, 1, 15, 4097, 16.0, True, "16")),
         ({"secure_bound": 256, "min_parties": 3, "spec": HashPlan(4, 3, scaling="auto"), "align": True}, "align"),
         ({"secure_bound": 3, "min_parties": 3}, "bound"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,17 +90,9 @@ LEAVES = {"withdraw exact", "withdraw secure", "model"}
 TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
     "none": ({}, False, OPEN),
     "budget": ({}, True, {"noisy", "secure share", "model"}),
-    "budget, evaluates": (
-        {"evaluates": True},
-        True,
-        {"noisy", "secure share", *RESULTS_OF, "model"},
-    ),
+    "budget, evaluates": ({"evaluates": True}, True, {"noisy", "secure share", *RESULTS_OF, "model"}),
     "secure": ({"secure": True}, False, {"secure", "summed results", "model"}),
-    "secure, evaluates": (
-        {"secure": True, "evaluates": True},
-        False,
-        {"secure", *RESULTS_OF, "model"},
-    ),
+    "secure, evaluates": ({"secure": True, "evaluates": True}, False, {"secure", *RESULTS_OF, "model"}),
     "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
     "leaves": ({"leaves": True}, False, LEAVES),
     "leaves, budget": ({"leaves": True}, True, {"model"}),  # and a release that was sent before, see test_run
@@ -130,11 +121,6 @@ def test_the_kinds_of_disclosure_are_those_of_the_table() -> None:
     assert kinds["noisy"] == kinds["withdraw noisy"] == NOISY
     assert kinds["secure"] == kinds["secure share"] == kinds["withdraw secure"] == SECURE
     assert (kinds["evaluation"], kinds["model"]) == (RESULTS, NOTHING)
-
-
-def test_without_a_mask_nothing_goes_into_a_secure_sum() -> None:
-    for name in ("secure", "secure share"):
-        assert ask(party(), REQUESTS[name]).metrics.keys() == {REFUSED}
 
 
 # ---- samples that a request did not declare
@@ -340,17 +326,6 @@ def test_the_memory_limit_is_the_party_s_own_and_asked_before_a_row_is_drawn(mon
         entries = {**config, **REQUESTS[name].to_config(), PHASE: REQUESTS[name].phase}
         reason = party(memory_limit=needed - 1).answer(entries).metrics[REFUSED]
         assert str(reason).startswith("memory: ")
-
-
-def test_every_answer_takes_the_same_time_where_it_is_fixed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    who = party(tmp_path / "state", response_seconds=0.2)
-    for request in (REQUESTS["noisy"], REQUESTS["exact"]):
-        start = time.monotonic()
-        ask(who, request)
-        assert time.monotonic() - start >= 0.2
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        ask(party(tmp_path / "2", response_seconds=1e-9), REQUESTS["noisy"])
-    assert "response-seconds" in caplog.text
 
 
 # ---- the model

@@ -1,7 +1,5 @@
 """Rules of a run: lost, late and refusing parties; saving and resuming; members that join and leave."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,6 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -139,17 +136,6 @@ def test_traffic_is_told_per_party() -> None:
 
 
 # ---- what a party sent stays
-
-
-def test_a_party_lost_after_the_columns_stays_in_them() -> None:
-    steps = exchange(AUTO)
-    steps.step(TRAIN)
-    steps.lost.add("3")
-    run = steps.rounds()
-    codes = Y[TRAINING].astype(np.int64)
-    assert run.state.results["columns"].histograms == ColumnHistograms.from_data(X[TRAINING], codes, 3)
-    assert run.counted.missing == {"party-3": "no reply"}
-    assert len(run.counted) == run.state.results["selection"].parties == 3
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -328,16 +314,6 @@ def test_a_run_that_goes_on_from_a_saved_one_ends_in_the_same_model(
     assert Federation.load(tmp_path / "after.npz").phase == ""
 
 
-def test_resuming_keeps_the_scoring_of_the_file_once_it_was_selected() -> None:
-    steps = exchange(GRID)
-    steps.step(TRAIN)
-    steps.step(EVALUATE)
-    saved = steps.run.federation("1")
-    run = Run(RunOptions(**resumed(saved)))
-    assert run.model.decay_ == POOLED.scoring.decay
-    assert run.state.run_spec.specs == (POOLED.spec,)
-
-
 # ---- members that join and leave
 
 NOBODY = federation_of(
@@ -466,32 +442,6 @@ def test_two_that_stand_for_one_member_count_once() -> None:
     assert list(taken.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
     assert run.state.results["selection"].missing.keys() == {"a (node 56)"}
-
-
-def test_a_federation_goes_on_through_runs_with_the_selection_made_anew() -> None:
-    parts = dict(zip("abcd", shares(), strict=True))
-
-    def go(before: Federation | None, purpose: str, who: dict[str, str], leaver: str = "") -> Run:
-        spec = GRID[0] if before is None else before.run_spec.spec
-        run = Run(RunOptions(**options_for(spec), federation=before, purpose=purpose))
-        parties = {
-            cid: party_of(**parts[name], name=name, min_examples=1, leaves=name == leaver) for cid, name in who.items()
-        }
-        return Exchange(run, parties).rounds()
-
-    whole = go(None, "train", {"1": "a", "2": "b", "3": "c"})
-    part = go(None, "train", {"1": "a", "2": "b"}).federation("1")
-    more = go(part, "join", {"21": "a", "22": "b", "23": "c"})  # other node ids: only the names are left
-    assert [str(member) for member in more.federation("2").members] == ["a", "b", "c"]
-    assert sha256(more.model) == sha256(whole.model)
-    assert more.state.results["selection"].examples == whole.counts.n_examples
-    left = go(more.federation("2"), "withdraw", {"31": "a", "32": "b", "33": "c"}, leaver="c")
-    assert sha256(left.model) == sha256(go(None, "train", {"1": "a", "2": "b"}).model)
-    assert left.counted.missing.keys() == {"a", "b"}
-    again = go(left.federation("3"), "evaluate", {"41": "a"})
-    assert sha256(again.model) == sha256(left.model)
-    assert again.federation("4") is again.options.federation
-    assert again.state.results["evaluation"].figures["examples"] == len(parts["a"]["X_test"])
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

@@ -1,7 +1,5 @@
 """Law of the run spec: a party reads exactly the announced values, or refuses them."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Samples and labels: coded whatever their type, and read one by one where counts are private."""
 
-from __future__ import annotations
-
 import datetime
 import warnings
 from typing import Any
@@ -100,8 +98,7 @@ def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("X", "y"),
-    [([[1.0] * 4], ["ash"]), (np.zeros(4), ["ash"]), (np.zeros((2, 4)), ["ash"]), (np.zeros((1, 4)), None)],
+    ("X", "y"), [([[1.0] * 4], ["ash"]), (np.zeros(4), ["ash"]), (np.zeros((2, 4)), ["ash"]), (np.zeros((1, 4)), None)]
 )
 def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
     with pytest.raises(DataError):

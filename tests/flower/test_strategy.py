@@ -1,7 +1,5 @@
 """The strategy as Flower calls it: mock replies first, then Flower's own server loop over parties in this process."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
@@ -120,10 +118,7 @@ HOSTILE = {
     "wrong number": (fit_res(codec.encode(counts_of(*points(5))), 6), "refused: counts: "),
     "no number": (fit_res(codec.encode(counts_of(*points(5))), 5.0), "refused: num_examples: "),
     "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "refused: fingerprint: "),
-    "zero among huge sizes": (
-        with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE),
-        "refused: array 2: ",
-    ),
+    "zero among huge sizes": (with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE), "refused: array 2: "),
     "three arrays": (fit_res([*codec.encode(counts_of(*points(5))), np.zeros(1)], 5), "refused: message: "),
 }
 

@@ -20,16 +20,20 @@ from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.philox import philox
 from tests import oracle
 from tests.raising import raises
-from tests.strategies import ELEMENTS, cases, coded_specs, specs
+from tests.strategies import ELEMENTS, cases, coded_cases, coded_specs, specs
 
 FLOAT32 = "values whose sums fit float32 (rescale the features)"
 NOT_FINITE = {"got": "NaN or infinity in 1 of 10 features"}
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
 
-@given(cases())
-def test_hash_agrees_with_the_oracle(case):
-    spec, X = case
+KINDS = pytest.mark.parametrize("kind", [cases(), coded_cases()], ids=["plain", "codes"])
+
+
+@KINDS
+@given(data=st.data())
+def test_hash_agrees_with_the_oracle(kind, data):
+    spec, X = data.draw(kind)
     hasher = FlyHash(spec)
     expected = oracle.hashes(X, hasher)
     np.testing.assert_array_equal(hasher.active(X), expected)
@@ -99,9 +103,10 @@ def test_approximation_never_decides_a_winner(kind, signed):
     np.testing.assert_array_equal(hasher.active(X), oracle.active(X, hasher.rows, 5, hasher.signs))
 
 
-@given(cases(), st.integers(0, 4))
-def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(case, cut):
-    spec, X = case
+@KINDS
+@given(data=st.data(), cut=st.integers(0, 4))
+def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(kind, data, cut):
+    spec, X = data.draw(kind)
     hasher = FlyHash(spec)
     expected = hasher.active(X)
     np.testing.assert_array_equal(np.concatenate([hasher.active(X[:cut]), hasher.active(X[cut:])]), expected)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -76,27 +75,6 @@ def test_codes_agree_with_the_oracle(case):
     found = codes_of(spec, X.astype(np.float64))
     assert found.dtype == np.int16
     assert_array_equal(found, expected)
-
-
-@given(coded_cases())
-def test_the_hash_of_codes_agrees_with_the_oracle(case):
-    spec, X = case
-    hasher = FlyHash(spec)
-    assert_array_equal(hasher.active(X), oracle.hashes(X, hasher))
-
-
-@given(coded_cases(), st.integers(0, 4))
-def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(case, cut):
-    spec, X = case
-    hasher = FlyHash(spec)
-    expected = hasher.active(X)
-    assert_array_equal(np.concatenate([hasher.active(X[:cut]), hasher.active(X[cut:])]), expected)
-    assert_array_equal(hasher.active(np.asfortranarray(X)), expected)
-    assert_array_equal(hasher.active(X[::-1])[::-1], expected)
-    assert_array_equal(hasher.active(X, n_jobs=2), expected)
-    if X.dtype != np.float16:
-        for container in (sp.csr_array, sp.csc_matrix, sp.coo_array):
-            assert_array_equal(hasher.active(container(X)), expected)
 
 
 @given(coded_cases(kinds=("binary", "uint8")))

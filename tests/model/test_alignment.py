@@ -1,7 +1,5 @@
 """Alignment of a party's columns: by what its classes tell, against a plain oracle, and never by chance alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -205,31 +203,11 @@ def test_models_of_aligned_and_other_samples_do_not_merge(model: Model) -> None:
 
 
 def test_an_alignment_is_of_an_aligned_model_of_as_many_features(model: Model) -> None:
-    for wrong in (
-        {"aligned": False, "alignment": ALIGNMENT},
-        {"alignment": Alignment(np.ones(2), np.ones(2))},
-    ):
+    for wrong in ({"aligned": False, "alignment": ALIGNMENT}, {"alignment": Alignment(np.ones(2), np.ones(2))}):
         with raises(DataError, field="alignment"):
             replace(model, **wrong)
     with raises(DataError, field="aligned"):
         replace(model, aligned=1)
-
-
-@pytest.mark.parametrize("refined", [False, True])
-@pytest.mark.parametrize("alignment", [None, ALIGNMENT])
-@pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
-def test_aligned_models_come_back_from_a_file(
-    model: Model, tmp_path: Any, refined: bool, alignment: Any, prior: Any
-) -> None:
-    if refined:
-        model = replace(model, refined=(np.arange(180, dtype=np.int32).reshape(60, 3),))
-    own = FlyNNClassifier.from_model(replace(model, alignment=alignment, prior=prior))
-    own.save(tmp_path / "model.npz")
-    read = FlyNNClassifier.load(tmp_path / "model.npz").model_
-    assert (read.sha256(), read.aligned) == (model.sha256(), True)
-    X = drawn([4, 4, 4], 3)[0][:, :3]
-    assert_array_equal(read.scores(X), own.model_.scores(X))
-    assert (read.alignment is None) == (alignment is None)
 
 
 def test_an_alignment_of_another_size_in_a_file_is_refused(model: Model, tmp_path: Any) -> None:

@@ -1,7 +1,5 @@
 """Candidates: specifications of a plan, and decays from the counts alone."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

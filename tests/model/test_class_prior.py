@@ -1,7 +1,5 @@
 """A prior of one party: its decision is that of retraining, and the shared part of the model stays as it is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest import mock
 
@@ -23,10 +21,10 @@ from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.class_prior import is_better, log_frequencies, own_prior
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.model_file import digest_of
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
+from tests.model.forgery import put, rewrite
 from tests.raising import raises
 
 SPECS = (HashSpec(3, 60, 2, 8, seed=1, signed=True), HashSpec(3, 40, 1, 5, seed=2), HashSpec(3, 50, 2, 4, seed=3))
@@ -407,24 +405,18 @@ def test_a_prior_is_an_array_of_its_own_in_the_file(n_members, tmp_path):
 def test_forged_priors_are_refused(prior, tmp_path):
     path = tmp_path / "model.npz"
     classifier().with_prior(["ash"]).save(path)
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file}
-    arrays["prior"] = prior
-    arrays["digest"] = digest_of(arrays["header"], arrays["counts_0"], prior)
-    np.savez(path, **arrays)
+    rewrite(path, put("prior", lambda _: prior))
     with pytest.raises(ModelFileError):
         FlyNNClassifier.load(path)
 
 
-def test_an_altered_or_lost_prior_is_noticed(tmp_path):
+@pytest.mark.parametrize("change", [put("prior", lambda prior: prior - 1), lambda _, arrays: arrays.pop("prior")])
+def test_an_altered_or_lost_prior_is_noticed(change, tmp_path):
     path = tmp_path / "model.npz"
     classifier().with_prior(["ash"]).save(path)
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file}
-    for changed in (arrays | {"prior": arrays["prior"] - 1}, {k: v for k, v in arrays.items() if k != "prior"}):
-        np.savez(path, **changed)
-        with raises(ModelFileError, field="digest"):
-            FlyNNClassifier.load(path)
+    rewrite(path, change, seal=False)
+    with raises(ModelFileError, field="digest"):
+        FlyNNClassifier.load(path)
 
 
 # ---- what it is for

@@ -1,7 +1,5 @@
 """The estimator: scikit-learn's checks, and its own laws."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Histograms of columns: exact sums over parties, and what a hash learns from them, against sorted values."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Models of several members: their scores, their laws, and the same default everywhere."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -238,19 +236,6 @@ def test_committees_that_differ_do_not_merge():
     with raises(SpecError, field="merge"):
         model.merge(FlyNNClassifier.from_model(Model(before.members[:1], LABELS)))
     assert model.model_ is before
-
-
-def test_committees_come_back_from_files(tmp_path):
-    model = FlyNNClassifier(hash_dim=256).fit(X, Y)
-    model.save(tmp_path / "model")
-    loaded = FlyNNClassifier.load(tmp_path / "model")
-    assert loaded.model_.members == model.model_.members
-    assert loaded.model_.sha256() == model.model_.sha256()
-    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-    part = slice(0, 30)
-    for each in (loaded, model):
-        each.forget(X[part], Y[part])
-    assert loaded.model_.sha256() == model.model_.sha256()
 
 
 def test_members_have_no_single_counts():

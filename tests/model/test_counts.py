@@ -1,7 +1,5 @@
 """The algebra of class counts, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import tracemalloc

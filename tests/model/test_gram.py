@@ -1,7 +1,5 @@
 """The Gram matrix: sums that add, scores that follow from them in whole numbers, and a model that has them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -379,18 +377,6 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     loaded = FlyNNClassifier.from_model(FlyNNClassifier(spec, gram=48).fit(X, Y).model_)  # without sums
     assert loaded.forget(X[:3], Y[:3]).model_.gram is None
     assert FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
-
-
-def test_files_keep_the_gram_matrix(tmp_path) -> None:
-    fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
-    fitted.save(tmp_path / "model.npz")
-    loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert loaded.model_.sha256() == fitted.model_.sha256()
-    assert_array_equal(loaded.decision_function(X), fitted.decision_function(X))
-    found = loaded.model_.gram
-    assert found is not None
-    assert fitted.model_.gram is not None
-    assert found.accuracy == fitted.model_.gram.accuracy
 
 
 def test_what_contradicts_the_gram_matrix_is_refused() -> None:

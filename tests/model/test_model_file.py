@@ -1,7 +1,5 @@
 """Model files: they come back as they were, and those that somebody tampered with do not come in."""
 
-from __future__ import annotations
-
 import errno
 import json
 import zipfile
@@ -24,6 +22,7 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
+from tests.model.forgery import put, rewrite
 from tests.raising import raises
 
 SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
@@ -60,6 +59,10 @@ def test_models_come_back_from_files(rule, max_members, tmp_path):
     loaded.save(tmp_path / "second")
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
+    for each in (loaded, model):
+        each.forget(X[:30], Y[:30])
+    assert max_members == 1 or loaded.model_.sha256() == model.model_.sha256()  # of one member the decay stays
+    members = model.model_.members
     merged = loaded.merge(model).model_.members
     assert [each.counts for each in merged] == [each.counts + each.counts for each in members]
     assert [each.weight for each in merged] == [each.weight for each in members]
@@ -322,10 +325,7 @@ def test_what_the_block_refuses_the_file_is_refused_for(path):
         (TypeError("unhashable"), ("file", "a model file", "TypeError")),
     ]:
         field, expected, got = facts
-        with (
-            raises(ModelFileError, field=field, expected=expected, got=got) as caught,
-            model_file.reading(path, 2**20),
-        ):
+        with raises(ModelFileError, field=field, expected=expected, got=got) as caught, model_file.reading(path, 2**20):
             raise error
         assert str(caught.value).startswith(f"{path}: ")
     with model_file.reading(path, 2**20) as (model, extra):
@@ -491,6 +491,7 @@ def test_the_tables_of_codes_count_as_memory(tmp_path):
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
 PAIRS = LearnedGram.of(OWN, X, CODES, 3, 0.5).scoring
 assert PAIRS is not None
+ALIGNMENT = Alignment(np.array([2.0, 0.5, 1, 1, 1]), np.arange(5.0))
 
 
 @pytest.fixture
@@ -500,32 +501,36 @@ def paired(tmp_path):
     return path
 
 
+@pytest.mark.parametrize("scored", ["members", "refined", "gram"])
 @pytest.mark.parametrize("n_members", [1, 2])
-@pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize("has_alignment", [False, True])
+@pytest.mark.parametrize(("aligned", "alignment"), [(False, None), (True, None), (True, ALIGNMENT)])
 @pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
-def test_models_with_the_gram_matrix_come_back(tmp_path, n_members, aligned, has_alignment, prior):
-    if has_alignment and not aligned:
-        return
-    own = Alignment(np.array([2.0, 0.5, 1, 1, 1]), np.arange(5.0)) if has_alignment else None
+def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, aligned, alignment, prior):
     both = two_members()
     members = both.members if n_members == 2 else (replace(both.members[0], weight=1.0),)
-    model = replace(both, members=members, gram=PAIRS, aligned=aligned, alignment=own, prior=prior)
+    parts = {"gram": PAIRS} if scored == "gram" else {}
+    if scored == "refined":
+        random = np.random.default_rng(0)
+        parts = {"refined": [random.integers(-500, 500, (each.spec.hash_dim, 3)).astype(np.int32) for each in members]}
+    model = replace(both, members=members, aligned=aligned, alignment=alignment, prior=prior, **parts)
     model_file.write(tmp_path / "m", model)
     found = FlyNNClassifier.load(tmp_path / "m").model_
-    assert (found.sha256(), found.aligned, found.refined) == (model.sha256(), aligned, None)
-    assert (found.gram.sha256(), found.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
-    assert (found.alignment is None) == (own is None)
+    assert (found.sha256(), found.aligned, found.refined is None) == (model.sha256(), aligned, scored != "refined")
+    assert (found.alignment is None) == (alignment is None)
     assert_array_equal(found.scores(X), model.scores(X))
     model_file.write(tmp_path / "again", found)
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
     with np.load(tmp_path / "m", allow_pickle=False) as file:
-        counts, owned = [f"counts_{i}" for i in range(n_members)], ["prior"] * (prior is not None)
-        owned += ["gain", "offset"] * has_alignment
-        assert sorted(file) == sorted(["header", "digest", "gram", "bias", *counts, *owned])
+        names = ["header", "digest", *["prior"] * (prior is not None), *["gain", "offset"] * (alignment is not None)]
+        names += ["gram", "bias"] * (scored == "gram")
+        for kind in ["counts", "weights"] if scored == "refined" else ["counts"]:
+            names += [f"{kind}_{i}" for i in range(n_members)]
+        assert sorted(file) == sorted(names)
         header = json.loads(file["header"].tobytes())
     assert (header["format"], header["aligned"]) == (10, aligned)
-    assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverage"}
+    if scored == "gram":
+        assert (found.gram.sha256(), found.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
+        assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverage"}
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
@@ -538,10 +543,6 @@ def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(ext
     with np.load(tmp_path / "m") as file:
         width = 1 if -128 < extreme < 128 else 2 if -(2**15) < extreme < 2**15 else 4
         assert (file["gram"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
-
-
-def put(name, change):
-    return lambda _, arrays: arrays.update({name: change(arrays.get(name, np.zeros(1, np.int8)))})
 
 
 def of_gram(name, value):
@@ -618,21 +619,6 @@ NOT_GRAM = {
     "one fingerprint": (lambda fields, _: fields["gram"]["fingerprints"].pop(), "fingerprints"),
     "no fingerprints": (of_gram("fingerprints", None), "fingerprints"),
 }  # fmt: skip
-
-
-def rewrite(path, change, seal=True):
-    """Rewrite a file with changed header and arrays, and a digest that fits."""
-    with np.load(path) as file:
-        arrays = dict(file)
-    fields = json.loads(arrays.pop("header").tobytes())
-    digest = arrays.pop("digest")
-    change(fields, arrays)
-    parts = {"header": np.frombuffer(json.dumps(fields).encode(), np.uint8), **arrays}
-    parts["digest"] = model_file.digest_of(*parts.values()) if seal else digest
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in parts.items():
-            with archive.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, array)
 
 
 def test_rewriting_works(paired):

@@ -1,7 +1,5 @@
 """The tier of experiments."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables that the experiments write."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

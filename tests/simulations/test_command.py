@@ -1,7 +1,5 @@
 """Experiments leave the files that they promise."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing
@@ -41,6 +39,22 @@ def test_lean_rows_are_subsets():
     rows = np.sort(lean_rows(10, 50, 4), axis=1)
     assert rows.shape == (50, 4)
     assert (np.diff(rows, axis=1) > 0).all()
+
+
+WRONG = {
+    "privacy": ["--sets moons", "--repetitions 0"],
+    "scaling": ["--sets moons", "--examples -1", "--data /nowhere"],
+    "synthetic": ["--sets 0", "--jobs 0", "--quick --full"],
+    "trees": ["--finished", "--data nowhere --sets none", "--data nowhere"],
+}
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(name, each) for name, every in WRONG.items() for each in every])
+def test_wrong_options_are_refused(name, wrong, tmp_path):
+    for package in ("flwr_datasets", "xgboost", "dp_accounting"):
+        pytest.importorskip(package)
+    with pytest.raises(SystemExit):
+        command.main([name, "--quick", "--out", str(tmp_path), *wrong.split()])
 
 
 def test_an_unknown_experiment_is_answered_with_the_list(capsys):

@@ -1,7 +1,5 @@
 """`python -m simulations hyperparameters` in miniature."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sklearn.datasets

@@ -1,7 +1,5 @@
 """`python -m simulations privacy`: what it writes, what it may not look at, and that it can be resumed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -208,12 +206,6 @@ def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["privacy", "--sets", "mnist-3v8", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
     assert "mnist.npz: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("wrong", [["--sets", "moons"], ["--repetitions", "0"]])
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["privacy", "--out", str(tmp_path), *wrong])
 
 
 def test_synthetic_data_repeat():

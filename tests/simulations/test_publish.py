@@ -1,7 +1,5 @@
 """Pages of the documentation are made from finished experiments."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace

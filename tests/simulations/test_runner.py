@@ -1,7 +1,5 @@
 """The runner: one result wherever and in whatever tree the parties run."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import replace

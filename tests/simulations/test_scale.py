@@ -1,7 +1,5 @@
 """Cost of a party to the server: the law is that memory does not depend on how many there are."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m simulations scaling` in miniature."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -62,12 +60,6 @@ def test_stand_ins_are_repeated_to_their_full_size():
     X, y, source = scaling.data(SHAPES[1], None, scaling.Plan(5000, 1))
     assert (source, X.shape, len(y)) == ("stand-in", (5000, 16), 5000)
     np.testing.assert_array_equal(X[:100], X[2000:2100])
-
-
-@pytest.mark.parametrize("wrong", [["--sets", "moons"], ["--examples", "-1"], ["--data", "/nowhere"]])
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["scaling", "--out", str(tmp_path), *wrong])
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """`python -m simulations synthetic` in miniature."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -79,9 +77,3 @@ def test_the_lines_are_those_of_both_tables():
     assert problem.X.shape == (1000, 50)
     assert problem.n_classes == 5
     assert problem.digest() == CASES[0].problem(3, synthetic.QUICK.settings).digest()
-
-
-@pytest.mark.parametrize("wrong", [["--sets", "0"], ["--jobs", "0"], ["--quick", "--full"]])
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["synthetic", "--out", str(tmp_path), *wrong])

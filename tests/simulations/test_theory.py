@@ -1,7 +1,5 @@
 """`python -m simulations theory` in miniature."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

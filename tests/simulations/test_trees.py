@@ -1,7 +1,5 @@
 """`python -m simulations trees`: Flower's boosted trees, a federated forest, and what is shown of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 
@@ -184,9 +182,3 @@ def test_finished_cells_are_not_run_again(finished, monkeypatch):
     for more in ([], ["--finished"]):
         assert command.main(["trees", "--quick", "--out", str(folder), *more]) == 0
         assert (folder / "trees.csv").read_bytes() == before
-
-
-@pytest.mark.parametrize("wrong", [["--finished"], ["--data", "nowhere", "--sets", "none"], ["--data", "nowhere"]])
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["trees", "--quick", "--out", str(tmp_path), *wrong])

@@ -1,7 +1,5 @@
 """Tables, their schema, and the summary that a schema follows from."""
 
-from __future__ import annotations
-
 import json
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -125,11 +123,7 @@ def test_what_needs_a_table(X, expected):
 
 def test_the_numbers_of_a_row():
     schema = Schema(
-        [
-            Column("when", "date"),
-            Column("text", "category", ["x", "z"], gaps=False),
-            Column("real", "number"),
-        ]
+        [Column("when", "date"), Column("text", "category", ["x", "z"], gaps=False), Column("real", "number")]
     )
     X = schema.encode(FRAME[["real", "text", "when", "flag"]])
     assert schema.inputs == (

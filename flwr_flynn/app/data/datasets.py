@@ -4,8 +4,6 @@ In a simulation the index of a sample and the split seed decide if it is held ou
 share is a list of indices into one data set (`partition`). So the federated model can equal the pooled one.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Sequence
@@ -21,9 +19,8 @@ from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
 from flwr_flynn.app.data.readers import ENDINGS, ending, objects, read_rows, read_width
-from flwr_flynn.app.data.share import LARGE, encoded
+from flwr_flynn.app.data.share import LARGE, counted, encoded
 from flwr_flynn.app.data.share import Share as Share
-from flwr_flynn.app.data.summarised import counted
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
@@ -210,13 +207,13 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
 
 
-def encoded_share(node: NodeConfig, schema: Schema, features: Sequence[str] = ()) -> Share:
+def encoded_share(node: NodeConfig, schema: Schema) -> Share:
     """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
 
     Above `LARGE` bytes of numbers these are memory maps of files without a name, which are gone with the share or with
     the process.
     """
-    return encoded(opened_own(node, features, schema), schema, node.test_fraction, node.split_seed)
+    return encoded(opened_own(node, (), schema), schema, node.test_fraction, node.split_seed)
 
 
 def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:

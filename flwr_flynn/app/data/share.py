@@ -1,10 +1,8 @@
 """A party's share of samples, in memory or in files without a name."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
@@ -16,9 +14,13 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.summary import TableSummary
 
 LARGE = 2**28
 """Bytes of a file's numbers above which they are in files without a name."""
+
+_MOST_TEXTS = 2**20
+"""Different texts of a column that are counted; beyond, those that occurred once are dropped."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,16 @@ class _Rows:
             return np.concatenate(self._parts)
         self._file.flush()
         return np.memmap(self._file, self.dtype, "c", shape=(self.n, self.width))
+
+
+def counted(file: TableFile, test_fraction: float = 0.0, split_seed: int = 0) -> TableSummary:
+    """Kinds, gaps and levels of the features in the rows that are not held out."""
+    total, first = TableSummary.empty(), 0
+    for table, _ in file.tables():
+        total += TableSummary.counted(table[~held_out(len(table), test_fraction, split_seed, first)])
+        first += len(table)
+        for name, each in total.columns.items():
+            if len(each.levels) > _MOST_TEXTS:
+                kept = {text: n for text, n in each.levels.items() if n > 1}
+                total = replace(total, columns={**total.columns, name: replace(each, levels=kept)})
+    return total

@@ -1,7 +1,5 @@
 """The page `report.html`: a function of the content of metrics.json, in one file that loads nothing."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +44,9 @@ def page(made: Any) -> str:
     """The page of a metrics.json from anywhere; a `DataError` where it is malformed."""
     report = content.checked("metrics.json", made, content.SHAPE)
     found = {name: parts for name, make in SECTIONS.items() if (parts := make(report))}
-    title, anchors = _title(report), {name: name.lower().replace(" ", "-").replace("'", "") for name in found}
+    done = _DONE.get(report["action"], "took part in a run")
+    title = f"{count(len(report['parties']), 'party', 'parties')} {done}"
+    anchors = {name: name.lower().replace(" ", "-").replace("'", "") for name in found}
     links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in found]
     body = [
         tag("section", tag("h2", name, id=f"{anchors[name]}-title"), *parts, id=anchors[name])
@@ -54,7 +54,9 @@ def page(made: Any) -> str:
     ]
     versions = report["versions"]
     made_by = f"Made by flwr-flynn {versions.get('flwr-flynn', '')} from metrics.json, which has all figures in full."
-    head = tag("header", tag("p", _eyebrow(report), class_="eyebrow"), tag("h1", title), *_summary(report))
+    run = (report["run"] or {}).get("run_id")
+    eyebrow = tag("p", "FlyNN report" if run is None else f"FlyNN report of run {run}", class_="eyebrow")
+    head = tag("header", eyebrow, tag("h1", title), *_summary(report))
     nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
     main = tag("main", body, id="content", tabindex=-1)
     return html_page(f"{title}: FlyNN report", head, nav, main, foot)
@@ -66,16 +68,6 @@ def show(path: str) -> int:
     sys.stdout.buffer.write(text.encode())
     sys.stdout.flush()
     return 0
-
-
-def _eyebrow(report: Report) -> str:
-    run = (report["run"] or {}).get("run_id")
-    return "FlyNN report" if run is None else f"FlyNN report of run {run}"
-
-
-def _title(report: Report) -> str:
-    done = _DONE.get(report["action"], "took part in a run")
-    return f"{count(len(report['parties']), 'party', 'parties')} {done}"
 
 
 def _summary(report: Report) -> list[Markup]:

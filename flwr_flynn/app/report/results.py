@@ -1,7 +1,5 @@
 """Sections of the page about accuracy: by party, figures with intervals, confusion, curves, subgroups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A section is a function of the checked report: the parts below its heading, or none where there is nothing to tell.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable, Sequence

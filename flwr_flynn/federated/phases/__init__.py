@@ -11,13 +11,4 @@ from flwr_flynn.federated.phases import (
     table_schema,
 )
 
-__all__ = [
-    "columns",
-    "counts",
-    "evaluation",
-    "gram",
-    "noisy_refinement",
-    "secure_columns",
-    "selection",
-    "table_schema",
-]
+__all__ = ["columns", "counts", "evaluation", "gram", "noisy_refinement", "secure_columns", "selection", "table_schema"]

@@ -104,8 +104,8 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def arrays(self) -> list[codec.Array]:
         model = self.model
-        gram = [] if model.gram is None else [pack_signed(model.gram.weights)]
-        return codec.encode(*(each.counts for each in model.members)) + codec.packed_weights(model.refined or ()) + gram
+        weights = [*(model.refined or ()), *([] if model.gram is None else [model.gram.weights])]
+        return codec.encode(*(each.counts for each in model.members)) + [pack_signed(each) for each in weights]
 
     @classmethod
     def disclosed(cls, tries: bool) -> str:

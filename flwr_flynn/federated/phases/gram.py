@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -43,12 +42,7 @@ from flwr_flynn.model.gram import (
     gram_specs,
     memory_of_gram,
 )
-from flwr_flynn.model.gram_scoring import (
-    LARGEST_BIAS,
-    LARGEST_WEIGHT,
-    GramScoring,
-    checked_gram_specs,
-)
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring, checked_gram_specs
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
@@ -237,19 +231,10 @@ def _figures(config: Config, n_classes: int, n_rows: int) -> tuple[Array, Array,
     numbers = [*values, *strengths, *rest, outside]
     if not all(type(each) in (int, float) and 0 <= each <= _LARGEST_FIGURE for each in numbers) or not all(strengths):
         raise PayloadError(key("fit"), f"numbers from 0 to {_LARGEST_FIGURE:g}, strengths above 0", "others")
+    if len(sizes) != n_classes or not all(type(n) is int and 0 <= n < 2**48 for n in sizes) or not any(sizes):
+        raise PayloadError(key("fit"), f"{n_classes} class sizes from 0, not all 0", "others")
     floats = [np.array(each, np.float64) for each in (values, strengths, rest)]
-    checked = np.array(bias, np.int64), checked_sizes(sizes, n_classes, "fit")
-    return (*checked, floats[0], floats[1], floats[2], float(outside))
-
-
-def checked_sizes(values: Any, n_classes: int, name: str) -> Array:
-    """Samples of each class in the sums, (L,) int64, as a server announced them in an entry of this name."""
-    expected = f"{n_classes} class sizes from 0, not all 0"
-    if not isinstance(values, list) or len(values) != n_classes:
-        raise PayloadError(key(name), expected, type(values).__name__)
-    if not all(type(value) is int and 0 <= value < 2**48 for value in values) or not any(values):
-        raise PayloadError(key(name), expected, "others")
-    return np.array(values, np.int64)
+    return (np.array(bias, np.int64), np.array(sizes, np.int64), floats[0], floats[1], floats[2], float(outside))
 
 
 @dataclass(frozen=True)

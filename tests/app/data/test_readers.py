@@ -1,7 +1,5 @@
 """The readers of CSV, Parquet and NPZ files: the same rows under both policies, types, rows with errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -295,11 +293,7 @@ def test_integers_beyond_64_bits_are_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "pair"),
-    [
-        ("Weight", "'Weight' is not 'weight'"),
-        ("\uff57eight", "'\\uff57eight' is not 'weight'"),
-        ("mass", None),
-    ],
+    [("Weight", "'Weight' is not 'weight'"), ("\uff57eight", "'\\uff57eight' is not 'weight'"), ("mass", None)],
 )
 def test_the_log_has_the_columns_of_a_file_without_a_wanted_one(column: str, pair: str | None, tmp_path: Path) -> None:
     path = csv_file(tmp_path, f"age,{column},label\n1,2,x\n")

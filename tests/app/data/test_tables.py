@@ -1,7 +1,5 @@
 """Files as sites have them: dialects, kinds of columns, gaps, dates, hostile files, and files larger than memory."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import tracemalloc
@@ -10,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data import csv_texts, share
 from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share, private_share
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
-from flwr_flynn.app.data.summarised import counted
+from flwr_flynn.app.data.share import counted
 from flwr_flynn.app.data.values import Texts, date_of, number_of
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
@@ -484,19 +482,3 @@ def test_a_million_levels_take_bounded_memory(tmp_path: Path) -> None:
     assert peak < 2**27
     with raises(SchemaError, field="columns"):
         counted(found).schema()
-
-
-@given(st.binary(max_size=300))
-@settings(max_examples=50)
-def test_any_bytes_are_a_table_or_refused(content: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = csv_file(Path(folder), b"a,label\n1,x\n" + content)
-        try:
-            data = load_dataset(str(path))
-        except DataError as error:
-            assert str(error).isprintable()
-        else:
-            assert len(data.X) == len(data.y)
-            assert private_share(NodeConfig(data_path=str(path))).X.shape[1] == 1

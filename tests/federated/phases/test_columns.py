@@ -1,7 +1,5 @@
 """The histograms of the columns: exact, floored at the party, and refused where no samples have such histograms."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,6 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
@@ -232,10 +229,7 @@ def of_samples(reply: Reply, n: int) -> Reply:
 
 HOSTILE: dict[str, tuple[Any, str]] = {
     "junk": (lambda reply: replace(reply, tensors=[reply.tensors[0], b"junk", reply.tensors[2]]), "array 2"),
-    "numbers as they are": (
-        lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))),
-        "gaps",
-    ),
+    "numbers as they are": (lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))), "gaps"),
     "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "class sizes"),
     "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "class sizes"),
     "cut off": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:8], arrays[2]]), "numbers"),
@@ -305,8 +299,3 @@ def test_histograms_have_room_for_the_others() -> None:
 
 
 # ---- who gives them
-
-
-def test_private_runs_have_no_such_phase() -> None:
-    with raises(ConfigError, field="spec"):
-        RunOptions(**options_for(AUTO, mechanism=LaplaceCounts(1.0, hash_nnz=16, n_classes=3)))

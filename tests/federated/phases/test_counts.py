@@ -1,7 +1,5 @@
 """The counting: of one spec or several, in clear, with noise; added, joined, taken out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -118,24 +116,12 @@ def test_a_giant_hash_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPa
 # ---- noisy counts
 
 
-def test_noisy_counts_are_read_with_one_sample_announced_and_no_other() -> None:
+def test_noisy_counts_are_read_with_one_sample_announced() -> None:
     release = NOISE.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
     arrays = encode_release(release, NOISE)
     assert read(NOISY, arrays, NOISY_EXAMPLES).parts[0] == release
     assert NOISY.sizes(read(NOISY, arrays, 1)) is None
     assert NOISY.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
-    for wrong in (0, 2, 150):
-        with raises(PayloadError, field="num_examples", got=str(wrong)):
-            read(NOISY, arrays, wrong)
-    for spoiled in (
-        [],
-        arrays[:1],
-        [arrays[0], arrays[1].astype(float)],
-        [arrays[0], arrays[1][:2]],
-        [arrays[0] ^ 1, arrays[1]],
-    ):
-        with pytest.raises(PayloadError):
-            read(NOISY, spoiled, 1)
 
 
 def test_a_party_without_a_policy_gives_no_noisy_counts() -> None:

@@ -1,7 +1,5 @@
 """The evaluation: the model reaches the parties, and only whole confusion matrices are added up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, pack_signed, unpack
 from flwr_flynn.federated.evaluation_result import Result, evaluated
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
@@ -27,7 +24,6 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.figures import summary
 from flwr_flynn.model.metrics import scores
-from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.score_histograms import N_LEVELS, above_floor, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -304,36 +300,6 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     assert evaluation.missing == {}
 
 
-def test_the_model_may_be_distributed_to_parties_that_send_no_figures() -> None:
-    received: list[FlyNNClassifier] = []
-    run = in_process(options_for(GRID, fraction_evaluate=0, distribute=True), shares(), on_model=received.append)
-    assert [model.counts_ for model in received] == [run.counts] * 4
-    assert run.state.results["evaluation"].figures is None
-    assert run.num_rounds == 1
-
-
-def test_a_share_of_the_parties_evaluates() -> None:
-    steps = exchange(GRID[0], decay=0.5, fraction_evaluate=0.5)
-    steps.step(TRAIN)
-    sizes: list[int] = []
-
-    def sample(size: int) -> list[str]:
-        sizes.append(size)
-        return ["1", "3"]
-
-    ask = steps.run.ask(EVALUATE, list(steps.parties), sample=sample)
-    assert ask is not None
-    assert (ask.cids, sizes) == (["1", "3"], [2])
-
-
-def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
-    release = NOISE.release(COUNTS)
-    run = RunSpec(GRID[0], NAMES, NOISE)
-    model = model_of_members(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
-    assert model.guarantee == NOISE.guarantee()
-    assert REQUEST.model.guarantee is None
-
-
 # ---- the parties' class prior
 
 
@@ -422,12 +388,7 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
 @pytest.mark.parametrize("tries", [True, False])
 def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
     noisy = evaluation_of(
-        RunSpec(GRID[0], NAMES, NOISE),
-        (NOISE.release(COUNTS),),
-        (ScoringRule("balanced", 0.8, 0.5),),
-        (1.0,),
-        1,
-        tries,
+        RunSpec(GRID[0], NAMES, NOISE), (NOISE.release(COUNTS),), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), 1, tries
     )
     secure = evaluation_of(
         RunSpec(GRID[0], NAMES, bound=256), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries

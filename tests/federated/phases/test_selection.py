@@ -1,7 +1,5 @@
 """The selection: of any split the pooled one, and a hostile table costs its sender alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -15,12 +13,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import no_counts
-from flwr_flynn.federated.phases.selection import (
-    Selection,
-    SelectionRequest,
-    candidates_for,
-    select,
-)
+from flwr_flynn.federated.phases.selection import Selection, SelectionRequest, candidates_for, select
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec

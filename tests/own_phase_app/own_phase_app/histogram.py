@@ -38,11 +38,7 @@ class HistogramRequest(Request[Tables]):
     phase = "histogram"
 
     def to_config(self) -> dict[str, Scalar]:
-        return {
-            key("n_features"): self.n_features,
-            key("classes"): " ".join(self.classes),
-            key("n_bins"): self.n_bins,
-        }
+        return {key("n_features"): self.n_features, key("classes"): " ".join(self.classes), key("n_bins"): self.n_bins}
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> HistogramRequest:
