@@ -13,6 +13,8 @@ array(['a'], dtype='<U1')
 Names are imported when first used: `import flwr_flynn` loads neither Flower nor scikit-learn.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

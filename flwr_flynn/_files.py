@@ -1,5 +1,7 @@
 """Files: written whole or not at all, locked, and arrays read from files that are not trusted."""
 
+from __future__ import annotations
+
 import errno
 import math
 import os

@@ -3,6 +3,8 @@
 The markup is well-formed XML, too. It has no script and loads nothing. Pages and notebooks are made of it.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

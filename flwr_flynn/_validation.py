@@ -1,5 +1,7 @@
 """Checks of single values; an error names the field, the expected values and the actual one."""
 
+from __future__ import annotations
+
 import math
 import operator
 import os

@@ -10,6 +10,8 @@ An error about one value has the facts as attributes, and its message follows fr
 ('hash_dim', 'an integer of at least 1', '0', 'hash_dim: expected an integer of at least 1, got 0')
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 

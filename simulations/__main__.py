@@ -4,6 +4,8 @@
 all --data FOLDER` runs them all before.
 """
 
+from __future__ import annotations
+
 import sys
 from importlib import import_module
 

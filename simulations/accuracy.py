@@ -10,6 +10,8 @@ choice within the training folds as well.
 Finished pieces are kept under the output folder and not computed again, unless data, settings or code change.
 """
 
+from __future__ import annotations
+
 import multiprocessing
 import signal
 import sys

@@ -5,6 +5,8 @@ them. It can be interrupted: an experiment with a summary of this version and th
 those that keep finished cells go on where they stopped. One that fails is named at the end, and the others run.
 """
 
+from __future__ import annotations
+
 import shlex
 import subprocess
 import sys

@@ -6,6 +6,8 @@
 - logistic regression and a multi-layer perceptron that see every training sample once.
 """
 
+from __future__ import annotations
+
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

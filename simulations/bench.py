@@ -12,6 +12,8 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
   size of a block of samples, in the narrowest type that holds the sums.
 """
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import time

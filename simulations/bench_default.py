@@ -1,5 +1,7 @@
 """Speed of the stages before the hash, and of the classifier at each effort, beside baselines of the same run."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

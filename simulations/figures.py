@@ -11,6 +11,8 @@ Coverage. Scores of two classes, normal with means 0 and d, of which a class is 
 that two million samples have.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from pathlib import Path

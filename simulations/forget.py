@@ -8,6 +8,8 @@ learns the hashes again, too. Seconds are CPU seconds of server and parties toge
 party's counts of before and now from its two files, and the federation's file.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import time

@@ -5,6 +5,8 @@ Five classes, each of three clusters around corners of a hypercube, all columns 
 middle in each direction; bits by a fly hash of d / 10 columns, half of them in each row.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -17,6 +17,8 @@ variates together is its server. Means are by samples, as in FedAvg. Own heads a
 array([0, 1])
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat

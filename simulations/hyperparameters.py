@@ -10,6 +10,8 @@ folder, and where that cannot be reached from what is most like them: Gina Prior
 is of the family of Madelon. A stand-in is named as such in every table and plot.
 """
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -5,6 +5,8 @@ twice as a party reads it: kinds of the columns, then values some rows at a time
 and a fixed hash of the paper's kind counts. Memory is that of the process without what is mapped from files.
 """
 
+from __future__ import annotations
+
 import resource
 import tempfile
 import time

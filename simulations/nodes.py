@@ -1,5 +1,7 @@
 """Work of a simulation's workers: a party answers, a node adds up the replies of its children."""
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -29,6 +29,8 @@ Ray, SCAFFOLD and own heads run in this process all the same, as their parties k
 pieces are kept under the output folder; those of the baselines are used again with another version of the package.
 """
 
+from __future__ import annotations
+
 import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """Figures of `python -m simulations noniid`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

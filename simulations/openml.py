@@ -8,6 +8,8 @@ the paper: random forest, gradient boosting and logistic regression to the end, 
 Data sets come from OpenML, or from `--data`, a folder of .npz files; see `simulations.openml_sets`.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

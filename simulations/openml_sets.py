@@ -3,6 +3,8 @@
 OpenML is asked through scikit-learn, which keeps what it has downloaded.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -5,6 +5,8 @@ nothing loads and partitions the data as ours does; its parties return a single 
 hashing, the counts on their way, the model file, and training on the pooled data for comparison.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import socket

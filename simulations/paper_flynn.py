@@ -5,6 +5,8 @@ training fold are those of all samples less those of the fold held out. The pred
 trained on each fold.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

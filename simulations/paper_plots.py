@@ -1,5 +1,7 @@
 """Figures of the experiments that redo the paper's: bars, curves over a parameter, and scaling."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -5,6 +5,8 @@ number of entries that are released. `flwr_flynn.privacy.TopTLaplace` draws nois
 kinds, no more than the promise takes.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from flwr_flynn._validation import integer, one_of

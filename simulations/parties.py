@@ -12,6 +12,8 @@ which adds each reply as it comes: its memory above idle grows by what the serve
 is the same run by Flower's simulation, in its own messages, 100 parties at a time; memory is that of Ray, too.
 """
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence

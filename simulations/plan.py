@@ -12,6 +12,8 @@ Its constants are fitted to all sets. What the page says about a set comes from 
 without it.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from functools import partial

@@ -1,5 +1,7 @@
 """Figures of `python -m simulations accuracy`, and helpers of other figures."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -16,6 +16,8 @@ Noise comes from a seeded generator by default: of the same distributions, but p
 it as real parties do, which takes hours. Finished pieces are kept under the output folder.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 import time

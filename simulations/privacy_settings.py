@@ -1,5 +1,7 @@
 """Data, hashes and figures of the paper for `python -m simulations privacy`; figures are read off the page."""
 
+from __future__ import annotations
+
 import sys
 import zipfile
 from collections.abc import Callable

@@ -5,6 +5,8 @@ with small figures, which opens with what was measured and ends with the command
 Nothing on these pages is written by hand. A page of another minor version says so at its top.
 """
 
+from __future__ import annotations
+
 import io
 import re
 from argparse import ArgumentParser

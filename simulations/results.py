@@ -1,5 +1,7 @@
 """Output of an experiment: finished cells, CSV tables and a summary under a folder."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import os

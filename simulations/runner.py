@@ -19,6 +19,8 @@ or repeated task changes a bit. A run of all phases is `flwr_flynn.federated.alg
 (array([4, 4]), 2)
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

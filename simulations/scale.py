@@ -8,6 +8,8 @@ With `--supernodes N`, `flwr run` of this project on Flower's simulation with N 
 all processes together.
 """
 
+from __future__ import annotations
+
 import gc
 import json
 import os

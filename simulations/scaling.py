@@ -16,6 +16,8 @@ Data sets are those of `python -m simulations bench`: files of `--data`, Digits 
 what is not there. Time hardly depends on the values.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Mapping, Sequence

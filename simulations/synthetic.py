@@ -8,6 +8,8 @@ that are reported; "FlyNN, defaults" is this package as it comes, with nothing t
 those of `python -m simulations accuracy`.
 """
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Sequence

@@ -17,6 +17,8 @@ Finished cells are kept under the output folder. Needs the extra `tables`; table
 installed are left out.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

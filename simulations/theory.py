@@ -16,6 +16,8 @@ one size grows and all others stay, as slopes in double logarithmic scale over t
 `simulations.theory_costs` measures them.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
 """Agreement of FlyNN and kNN on data made for the paper's Theorem 2, and the bound of the theorem."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Time, memory and bytes of FlyNN while one size grows, beside the paper's Lemmas 1, 2 and 5."""
 
+from __future__ import annotations
+
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence

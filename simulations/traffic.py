@@ -14,6 +14,8 @@ bytes to FlyNN's accuracy, else the highest accuracy), and of its messages only 
 up in every round, and the final ones down. Envelopes of Flower and of the network are in no figure.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

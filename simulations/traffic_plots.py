@@ -1,5 +1,7 @@
 """The figure of `python -m simulations traffic`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 

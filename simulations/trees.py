@@ -25,6 +25,8 @@ pickled trees up, and all trees down. Finished cells are kept under the output f
 again with another version of the package.
 """
 
+from __future__ import annotations
+
 import inspect
 import json
 import pickle

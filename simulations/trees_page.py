@@ -1,5 +1,7 @@
 """Tables and the figure of `python -m simulations trees`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

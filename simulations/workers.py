@@ -1,5 +1,7 @@
 """Workers of a simulation: parties and nodes run in this process, or as tasks on Ray."""
 
+from __future__ import annotations
+
 import logging
 import os
 from abc import ABC, abstractmethod

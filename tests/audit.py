@@ -1,5 +1,7 @@
 """Lower bounds on the epsilon of a mechanism, from runs on two neighbouring data sets."""
 
+from __future__ import annotations
+
 import math
 
 from scipy.optimize import brentq

@@ -1,5 +1,7 @@
 """Settings for all tests."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

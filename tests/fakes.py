@@ -1,5 +1,7 @@
 """Stand-ins for Flower's network: parties in this very process."""
 
+from __future__ import annotations
+
 import json
 import zlib
 from collections.abc import Callable, Iterable

@@ -7,6 +7,8 @@ before, Flower's simulation by a function. `--quick` leaves the runs out. The ro
 docs/reference, beside those of other versions.
 """
 
+from __future__ import annotations
+
 import argparse
 import csv
 import json

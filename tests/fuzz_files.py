@@ -1,5 +1,7 @@
 """Decoders of settings and files for the fuzzer."""
 
+from __future__ import annotations
+
 import io
 import json
 import zipfile

@@ -1,5 +1,7 @@
 """Decoders of messages for the fuzzer: arrays, what a party is asked, and what a server is answered."""
 
+from __future__ import annotations
+
 import io
 import json
 from collections.abc import Callable

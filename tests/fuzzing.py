@@ -5,6 +5,8 @@ message says: ``python -m pytest tests/test_fuzz.py`` prints the three. What a `
 takes an input whole, or refuses it with one of the project's own errors, in bounded time and memory.
 """
 
+from __future__ import annotations
+
 import json
 import random
 import time

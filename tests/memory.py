@@ -1,5 +1,7 @@
 """Memory that a block of code takes, as Python's allocators see it; kernels' own arrays they do not see."""
 
+from __future__ import annotations
+
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager

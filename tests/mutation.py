@@ -6,6 +6,8 @@ module, then, where it survives, by all that are neither slow nor start processe
 or in what is compiled alone are none.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
 import csv

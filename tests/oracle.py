@@ -1,5 +1,7 @@
 """FlyNN in plain Python: slow, and as close to the paper and the tie rule as words can be."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -3,6 +3,8 @@
 ``python -m tests.policy_table`` prints the table; `tests.test_policy_table` compares it with an allow-list.
 """
 
+from __future__ import annotations
+
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

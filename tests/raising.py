@@ -1,5 +1,7 @@
 """The one way by which the tests look at an error: its type, and the facts that it carries."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar

@@ -1,5 +1,7 @@
 """Specifications, samples and sets of hashes for tests."""
 
+from __future__ import annotations
+
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

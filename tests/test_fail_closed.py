@@ -1,5 +1,7 @@
 """A party gives nothing where its settings do not fit, and no refusal looks at its records."""
 
+from __future__ import annotations
+
 import logging
 import statistics
 import sys

@@ -1,5 +1,7 @@
 """Faults around a message, a disk or a clock, and their outcome; processes: integration/test_faults.py."""
 
+from __future__ import annotations
+
 import errno
 import os
 import resource

@@ -1,5 +1,7 @@
 """Files are written whole or not at all, by one process at a time; no array that somebody wrote harms its reader."""
 
+from __future__ import annotations
+
 import errno
 import io
 import os

@@ -1,5 +1,7 @@
 """Modules import one way, imports for types alone included, and can be read in one sitting."""
 
+from __future__ import annotations
+
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path

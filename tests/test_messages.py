@@ -3,6 +3,8 @@
 All other tests look at the type and the facts of an error (`tests.raising`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Every node key x kind of request x runtime: nothing leaves a party but what the allow-list says."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters

@@ -1,5 +1,7 @@
 """The public names, and the version."""
 
+from __future__ import annotations
+
 import re
 import tomllib
 from importlib import import_module

@@ -3,6 +3,8 @@
 Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line. Errors are one line on stderr.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

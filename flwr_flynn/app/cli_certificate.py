@@ -1,5 +1,7 @@
 """The verb `flwr-flynn certificate check`: a certificate beside the files of today, see `federated.certificate`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace

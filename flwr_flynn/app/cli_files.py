@@ -1,5 +1,7 @@
 """Verbs of `flwr-flynn` about one's own file: `schema` drafts one, `check` compares the file with one."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Verbs of `flwr-flynn` about a model file: `show` tells what it holds, `predict` classifies the rows of a file."""
 
+from __future__ import annotations
+
 import csv
 import hashlib
 import json

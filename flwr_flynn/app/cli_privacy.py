@@ -1,5 +1,7 @@
 """The verb `flwr-flynn privacy plan`: what a private run would reach, before any epsilon is spent."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,8 @@ and each takes its share of the run's data set. The code that calls a party deci
 (`in_simulation`), never settings; without a proof of a simulation the party is deployed.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Callable, Mapping

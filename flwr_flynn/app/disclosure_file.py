@@ -5,6 +5,8 @@ Beside it, too, is a certificate of each run in which the party's samples change
 A line is on the disk before its message leaves. The page follows from the lines; it may be deleted.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os

@@ -3,6 +3,8 @@
 Everything follows from the plan of the run. No party is asked, and no other file than `plan.json` is written.
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any

@@ -3,6 +3,8 @@
 In a simulation the results are computed from the pooled data, too, and compared bit for bit.
 """
 
+from __future__ import annotations
+
 import math
 import platform
 from dataclasses import asdict, replace

@@ -1,5 +1,7 @@
 """The table of a report, for the end of the run's log."""
 
+from __future__ import annotations
+
 import textwrap
 from pathlib import Path
 from typing import Any

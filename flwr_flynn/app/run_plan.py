@@ -4,6 +4,8 @@ In a simulation the server reads the data set itself, for its shape and classes.
 run settings have the number of features and the classes.
 """
 
+from __future__ import annotations
+
 import hashlib
 import logging
 import math

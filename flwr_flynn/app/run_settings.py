@@ -4,6 +4,8 @@ Each group has its settings, the checks among them, and the values that follow f
 `flwr_flynn.app.run_config` adds the groups federation and run, and the checks between groups.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from dataclasses import dataclass

@@ -4,6 +4,8 @@
 setting, and a base class of it may be a group of settings. The order of fields has no meaning.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -14,6 +14,8 @@ messages in between, and ends with the same model, bit for bit.
 (array([0]), array([2, 2]))
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,6 +4,8 @@ Server and party make one each, of the same request, as JSON for people. Nothing
 has the party's file or the federation's makes them again, see `app.cli_certificate`.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Sequence

@@ -4,6 +4,8 @@ Nothing is assumed of an array that arrives. Sizes, types and shapes are checked
 message is used whole or refused with a `PayloadError`.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import math

@@ -4,6 +4,8 @@ A party's counts are mostly zeros, and the rest mostly small. The bytes are thos
 ``docs/reference/wire_format.md``. What zlib writes may depend on its version; what is unpacked does not.
 """
 
+from __future__ import annotations
+
 import math
 import struct
 import zlib

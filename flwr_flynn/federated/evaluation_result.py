@@ -1,5 +1,7 @@
 """Results of an evaluation: figures over all parties, by party and by subgroup, from the sum of their answers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """The options of a run: one frozen value that both strategies take."""
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

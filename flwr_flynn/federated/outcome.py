@@ -1,5 +1,7 @@
 """The model, and the federation file, that the results of a run's phases make."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

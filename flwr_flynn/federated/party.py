@@ -16,6 +16,8 @@ leaves            withdrawal only     withdrawal only      withdrawal only, no n
 Results in a secure sum are answered like other secure sums, but with a budget only if the party `evaluates`.
 """
 
+from __future__ import annotations
+
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence

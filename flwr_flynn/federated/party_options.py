@@ -1,5 +1,7 @@
 """Options of a party: its permissions and resources."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,6 +4,8 @@ Samples are reached through `SampleAccess.labelled`, `release`, `release_round` 
 party's own copy of the model. No text of an error holds a value of the data.
 """
 
+from __future__ import annotations
+
 import hashlib
 import logging
 import os

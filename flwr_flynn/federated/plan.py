@@ -20,6 +20,8 @@ selection for one candidate, where nobody evaluates the model, and for noisy cou
 "thorough"; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast

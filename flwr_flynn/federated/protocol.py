@@ -7,6 +7,8 @@ statistic of its samples::
     answer   arrays; num_examples; flynn-party, flynn-seconds, or flynn-refused with the reason
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """Raw columns of a party as the numbers that a run asks for: by its schema, or by the names of its features."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them."""
 
+from __future__ import annotations
+
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

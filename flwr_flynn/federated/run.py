@@ -7,6 +7,8 @@ Counting goes on in every later round for parties that are not counted yet; wher
 done again. Replies of parties that were not asked are ignored.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

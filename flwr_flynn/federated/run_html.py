@@ -1,5 +1,7 @@
 """A run in this process as HTML, for notebooks: its parties, bytes and model."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

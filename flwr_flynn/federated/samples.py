@@ -6,6 +6,8 @@ infinite, no number or beyond the hash, or with an unknown label, is left out. N
 types are not inferred from all of them together.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set

@@ -1,5 +1,7 @@
 """Subgroups of samples: the levels of one category among the columns of a run's schema."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -3,6 +3,8 @@
 Every failure is a reply with a reason and without arrays. An exception would reach the server without its sender.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -1,5 +1,7 @@
 """Flower's names that moved between versions, and the newest tested version, see docs/reference/versions.md."""
 
+from __future__ import annotations
+
 from importlib.metadata import version
 from typing import Any
 

@@ -4,6 +4,8 @@ The only facts about the data in a line are numbers of samples and accuracies; w
 `federated.roster` cleans names and reasons of parties.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from logging import INFO, WARNING

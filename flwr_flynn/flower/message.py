@@ -20,6 +20,8 @@ The run is the same as with the module `strategy`; only the messages differ, see
 messages of FlyNN from those of another strategy in the same ClientApp.
 """
 
+from __future__ import annotations
+
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

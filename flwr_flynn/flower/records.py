@@ -5,6 +5,8 @@ MetricRecord "metrics" of numbers, with the "num-examples" that Flower's strateg
 entries. Further records of a message are ignored.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

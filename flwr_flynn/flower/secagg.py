@@ -13,6 +13,8 @@ before the protocol uses it, and a malformed one costs its sender alone. Masked 
 still be wrong, and then spoil the sum.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

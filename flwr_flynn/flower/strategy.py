@@ -12,6 +12,8 @@ A run needs `FlyNNStrategy.num_rounds` rounds; more rounds are for late parties.
 `FlyNNStrategy.model` is the result. It raises an `AggregationError` if fewer than `min_parties` were counted.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING

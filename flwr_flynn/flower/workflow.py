@@ -4,6 +4,8 @@ Flower's own workflows have no timeout. In them an exception while one reply is 
 the error of a party loses its sender.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from logging import ERROR
 from typing import Any, cast

@@ -1,5 +1,7 @@
 """Candidates of the selection: hashes for a shape of data and a scaling, and scorings for given counts."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -5,6 +5,8 @@ probability by the shared model times its frequency at the party. A party learns
 samples, and decides by exact leave-one-out over them whether to use them. Nothing is sent for that.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -4,6 +4,8 @@ A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is 
 NaN, has a key above those of all numbers: in the order of the values it is the last.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

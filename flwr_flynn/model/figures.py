@@ -8,6 +8,8 @@ method 5); for means from their standard errors; for calibration from the inform
 several classes the figure is the mean, and the interval has the means of both ends: wide enough for any correlation.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -6,6 +6,8 @@ averaged. The weights of the two sides are as 1 to exp(x / (1 / 30 + e)), where 
 leave-one-out balanced accuracies and e the standard error of one of them: of few samples a difference says little.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math

@@ -6,6 +6,8 @@ class empties it, which changes n_mean differently, and so gets tables of its ow
 model, in the same order: predictions are equal, given the hash. (Its centre and scale were learned from all samples.)
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

@@ -3,6 +3,8 @@
 A confusion matrix is an (L, L) int64 array of counts with entries [true, predicted]. Those of disjoint samples add.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

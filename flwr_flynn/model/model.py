@@ -1,5 +1,7 @@
 """Model: everything that predictions follow from, and nothing else."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -4,6 +4,8 @@ Its arrays are in ``docs/reference/file_formats.md``. Files come from anybody: s
 anything is allocated.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

@@ -1,5 +1,7 @@
 """A fitted model as HTML, for notebooks: classes, samples, members, size and guarantee."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,6 +4,8 @@ Those of a machine's library differ in the last digit from CPU to CPU. These use
 exactly, in a fixed order, and are within a few units in the last place.
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Prediction: what a classifier does with its fitted model, by scikit-learn's interface, and its prior."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace

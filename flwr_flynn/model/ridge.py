@@ -14,6 +14,8 @@ rounded exactly. The directions come from subspace iteration (Halko, Martinsson 
 trace comes from 16 vectors of fixed signs (Hutchinson 1990).
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 

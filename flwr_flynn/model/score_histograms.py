@@ -3,6 +3,8 @@
 One class against the rest: a histogram of the probabilities for the class of its own samples, and one of all others.
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

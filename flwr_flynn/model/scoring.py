@@ -22,6 +22,8 @@ term. Terms are added in the order of the active bits, one sample at a time. Las
 same on every machine.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

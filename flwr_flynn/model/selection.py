@@ -4,6 +4,8 @@
 equals the federated choice by construction.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

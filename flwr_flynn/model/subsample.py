@@ -4,6 +4,8 @@ A sample is kept if a hash of its values is small enough. The hash is a sum over
 sparse and dense forms of a sample have the same one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -11,6 +11,8 @@ about 8 % more noise. The same bound serves where sigma is above 1000: exact dis
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,5 +1,7 @@
 """Noisy counts and rounds of noisy gradients under one guarantee."""
 
+from __future__ import annotations
+
 import math
 from abc import abstractmethod
 from typing import Any

@@ -33,6 +33,8 @@ True True (0.6, 0.0)
 policy max-epsilon: this release would exceed it
 """
 
+from __future__ import annotations
+
 import hashlib
 import io
 import os

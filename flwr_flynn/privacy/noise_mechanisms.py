@@ -1,5 +1,7 @@
 """Kinds of noise on counts, and mechanisms from their descriptions; `flwr_flynn.privacy` compares them."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

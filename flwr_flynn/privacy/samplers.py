@@ -5,6 +5,8 @@ OpenDP draws exactly, from the operating system's randomness, some 100 000 numbe
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` does not.
 """
 
+from __future__ import annotations
+
 import math
 from functools import lru_cache
 from typing import Any, Protocol

@@ -11,6 +11,8 @@
 (7.84, True)
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

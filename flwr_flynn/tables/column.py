@@ -1,5 +1,7 @@
 """Columns of a schema: their kinds, and how their values become numbers."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

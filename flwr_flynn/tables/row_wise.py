@@ -4,6 +4,8 @@ A value that is no value of its column, or beyond the range, is a fault of its r
 31.01.2024: of 03/04/2024 other rows would have to tell the order.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime

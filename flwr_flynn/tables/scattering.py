@@ -7,6 +7,8 @@ in 8 directions. Of an image of h x w pixels stay maps of h/4 x w/4, rounded up:
 two scales, and 64 moduli of the moduli at the fine one.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -5,6 +5,8 @@ column with `name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-tex
 comes from anybody: it is read whole or refused.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import tomllib

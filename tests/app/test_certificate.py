@@ -1,5 +1,7 @@
 """Certificates of changed samples: written at both ends, and compared with the files of today."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -1,5 +1,7 @@
 """The command `flwr-flynn`: each verb in this process, and the whole of it as a process."""
 
+from __future__ import annotations
+
 import csv
 import hashlib
 import io

@@ -1,5 +1,7 @@
 """The app that `flwr run` starts at a party, without the processes."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from pathlib import Path

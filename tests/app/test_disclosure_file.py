@@ -1,5 +1,7 @@
 """The file and the page of a party's record: on the disk before a message leaves, and whole after a crash."""
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The dry run tells what a run then asks for, sends and takes, and touches nothing."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
 from pathlib import Path

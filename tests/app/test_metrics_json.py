@@ -1,5 +1,7 @@
 """The report of a run: rows of its table, and the comparison with a model of the pooled samples."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Run and node settings: values taken and refused; pyproject.toml agrees with the table."""
 
+from __future__ import annotations
+
 import json
 import tomllib
 from itertools import groupby

@@ -1,5 +1,7 @@
 """The plan of a run: what a deployment must say, what memory allows, and the noise that settings ask for."""
 
+from __future__ import annotations
+
 import logging
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """The app that `flwr run` starts at the server, without the processes."""
 
+from __future__ import annotations
+
 import errno
 import io
 import json

@@ -1,5 +1,7 @@
 """Tables of settings: groups, bounds, needs, and the forms in which files have them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,5 +1,7 @@
 """README.md and the pages under docs/, as text and as code blocks."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import Path

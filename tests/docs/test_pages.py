@@ -3,6 +3,8 @@
 `tests/integration/test_pages.py` runs the pages with shell commands from top to bottom.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import re

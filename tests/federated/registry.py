@@ -1,5 +1,7 @@
 """Registry of the requests of all phases, over which `test_laws` runs; a new phase adds one entry."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Whole runs over parties that hold shares of iris, by each of the three drivers of a `Run`."""
 
+from __future__ import annotations
+
 import hashlib
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Whole secure runs in this process: vectors are added in clear here, as SecAgg+ adds them masked."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The algorithm in process is what both strategies do, and ends in the model of the pooled samples."""
 
+from __future__ import annotations
+
 from typing import Any
 from xml.etree import ElementTree
 

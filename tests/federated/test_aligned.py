@@ -1,5 +1,7 @@
 """A run that aligns columns ends in the model of the aligned samples, and one without a call for it as ever."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """A message says what was counted, whole, or it is refused and nothing is allocated for it."""
 
+from __future__ import annotations
+
 import struct
 import zlib
 from io import BytesIO

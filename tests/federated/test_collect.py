@@ -1,5 +1,7 @@
 """Replies of a phase: exact sums in any order, nobody twice, and a bad reply costs its sender alone."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

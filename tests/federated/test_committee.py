@@ -1,5 +1,7 @@
 """A committee: every driver ends in the model of the pooled samples, and a saved run goes on to the same one."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Packed counts: what goes in comes out, near the entropy, and no bytes make the reader do more than it expects."""
 
+from __future__ import annotations
+
 import struct
 import zlib
 

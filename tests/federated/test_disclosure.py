@@ -1,5 +1,7 @@
 """Figures of messages: smallest numbers of samples by the plain definition, and sums in memory that does not grow."""
 
+from __future__ import annotations
+
 import sys
 
 import numpy as np

@@ -1,5 +1,7 @@
 """A federation's file: read as it was written, or refused whole; one run at a time."""
 
+from __future__ import annotations
+
 import errno
 import json
 import zipfile

@@ -1,5 +1,7 @@
 """The forecast of bytes: known before a run, for the phases of the run, and no less than it takes."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Groups of parties: their sums add up to the plain sum, and the server's samples decide which of them stay in it."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from functools import cache

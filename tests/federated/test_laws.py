@@ -1,5 +1,7 @@
 """Laws of every statistic and every request, over the registry of all phases."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The layout of an answer: its arrays come back as they were or are refused, and vectors add like their integers."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

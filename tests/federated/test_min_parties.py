@@ -1,5 +1,7 @@
 """Fewer replies than `min_parties` decide nothing behind the counts: the model stays as it was before the exchange."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Options of a run: taken as described, or refused with their name before anything begins."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any

@@ -1,5 +1,7 @@
 """The plan of a run follows from its options."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

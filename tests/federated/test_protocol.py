@@ -1,5 +1,7 @@
 """Keys, requests and replies: nothing is assumed of what arrives."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from importlib import import_module

@@ -1,5 +1,7 @@
 """The roster: who was asked, counted and missing, everybody under a name that nobody else can take."""
 
+from __future__ import annotations
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,5 +1,7 @@
 """Rules of a run: lost, late and refusing parties; saving and resuming; members that join and leave."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Laws of every run, over a registry of plans: the pooled model, whoever is late, leaves or goes on from a file."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

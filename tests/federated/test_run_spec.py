@@ -1,5 +1,7 @@
 """Law of the run spec: a party reads exactly the announced values, or refuses them."""
 
+from __future__ import annotations
+
 import json
 import zlib
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Samples and labels: coded whatever their type, and read one by one where counts are private."""
 
+from __future__ import annotations
+
 import datetime
 import warnings
 from typing import Any

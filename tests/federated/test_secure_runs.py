@@ -1,5 +1,7 @@
 """A secure run makes what the same run makes in clear, bit for bit, or says what is missing."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Action update: samples go, are corrected and come, and the sum is that of parties that never had others."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Laws of both strategies, each over Flower's own loop and parties in this process."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """A party as Flower calls it: every answer is a reply, whatever the request holds."""
 
+from __future__ import annotations
+
 import logging
 from itertools import count
 from types import SimpleNamespace

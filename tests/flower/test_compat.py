@@ -1,5 +1,7 @@
 """What depends on the version of Flower, and what the logs say of versions."""
 
+from __future__ import annotations
+
 import logging
 from importlib.metadata import version
 from pathlib import Path

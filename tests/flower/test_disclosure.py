@@ -1,5 +1,7 @@
 """A party's record of what leaves it: equal, field for field, to what somebody else sees leave."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

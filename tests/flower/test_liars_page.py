@@ -1,5 +1,7 @@
 """The app of docs/how_to/liars.md: it leaves liars out, and its test on the server's samples runs in each round."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Log lines: they name the phase, the parties and the figure, and nothing of the data."""
 
+from __future__ import annotations
+
 import logging
 from types import SimpleNamespace
 from typing import Any

@@ -1,5 +1,7 @@
 """The Message API: whatever comes back, it leads to what it leads to over the legacy API, and to the pooled model."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Noisy counts from a party to the model: what leaves, what is refused, and that neither depends on a record."""
 
+from __future__ import annotations
+
 import json
 import logging
 import math

@@ -1,5 +1,7 @@
 """Records of the Message API: what is written is what Flower writes, and is read back as it was."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

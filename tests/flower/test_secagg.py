@@ -1,5 +1,7 @@
 """Secure sums: the same bits as in clear, through Flower's own protocol, and nothing lost without a word."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The strategy as Flower calls it: mock replies first, then Flower's own server loop over parties in this process."""
 
+from __future__ import annotations
+
 import logging
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Nodes that are asked in turns: the same model as at once, each reply let go of, and a second chance at the end."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Alignment of a party's columns: by what its classes tell, against a plain oracle, and never by chance alone."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Weights of the active bits in a model, as noisy refinement leaves them: scores, files, and what does not fit."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Candidates: specifications of a plan, and decays from the counts alone."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 

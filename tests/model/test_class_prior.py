@@ -1,5 +1,7 @@
 """A prior of one party: its decision is that of retraining, and the shared part of the model stays as it is."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from unittest import mock
 

@@ -1,5 +1,7 @@
 """The estimator: scikit-learn's checks, and its own laws."""
 
+from __future__ import annotations
+
 import pickle
 import warnings
 from fractions import Fraction

@@ -1,5 +1,7 @@
 """The estimator on tables as they are: categories, gaps and dates."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 import pytest

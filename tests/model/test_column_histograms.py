@@ -1,5 +1,7 @@
 """Histograms of columns: exact sums over parties, and what a hash learns from them, against sorted values."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 

@@ -1,5 +1,7 @@
 """Models of several members: their scores, their laws, and the same default everywhere."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import subprocess

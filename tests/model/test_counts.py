@@ -1,5 +1,7 @@
 """The algebra of class counts, and what is refused."""
 
+from __future__ import annotations
+
 import copy
 import pickle
 import tracemalloc

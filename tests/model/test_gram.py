@@ -1,5 +1,7 @@
 """The Gram matrix: sums that add, scores that follow from them in whole numbers, and a model that has them."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Leave-one-out against retraining, and its tables as sums over parties."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given

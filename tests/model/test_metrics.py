@@ -1,5 +1,7 @@
 """Figures from confusion matrices are scikit-learn's, and adding matrices is pooling points."""
 
+from __future__ import annotations
+
 import json
 
 import numpy as np

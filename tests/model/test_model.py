@@ -1,5 +1,7 @@
 """A model and its members: what is checked, and what identifies them."""
 
+from __future__ import annotations
+
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Model files: they come back as they were, and those that somebody tampered with do not come in."""
 
+from __future__ import annotations
+
 import errno
 import json
 import zipfile

@@ -1,5 +1,7 @@
 """The algebra of noisy counts: arrays add exactly, and what noise is in them is always known."""
 
+from __future__ import annotations
+
 import json
 import math
 import pickle

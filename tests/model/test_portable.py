@@ -1,5 +1,7 @@
 """Exponential function and logarithm against exact decimal arithmetic."""
 
+from __future__ import annotations
+
 import math
 from decimal import Decimal, localcontext
 

@@ -1,5 +1,7 @@
 """Ridge regression from sums: scikit-learn's weights, leverages about the exact ones, the same on every machine."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Histograms of probabilities, and the figures that follow: those of plain loops and of scikit-learn."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

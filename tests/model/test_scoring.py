@@ -1,5 +1,7 @@
 """Decision rules against their formulas in exact decimal arithmetic."""
 
+from __future__ import annotations
+
 import math
 from decimal import Context, Decimal, localcontext
 

@@ -1,5 +1,7 @@
 """Selection by leave-one-out: the choice of the pooled samples, however they are split."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import astuple, replace
 

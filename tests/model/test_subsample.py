@@ -1,5 +1,7 @@
 """Subsamples by content: the same samples, wherever and in whatever form they lie."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import scipy.sparse as sp

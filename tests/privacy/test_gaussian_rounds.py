@@ -1,5 +1,7 @@
 """One guarantee for counts and rounds: its sum beside dp-accounting, and an audit of releases."""
 
+from __future__ import annotations
+
 import math
 from itertools import product
 

@@ -1,5 +1,7 @@
 """The ledger: nothing is spent twice by mistake, nothing is released that is not recorded, and faults mean refusal."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """The plan before epsilon is spent: constants as measured, ratios that follow the noise, settings of the run."""
 
+from __future__ import annotations
+
 import math
 import re
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Sums of releases: no account admits more than it promises, by figures that are worked out here once more."""
 
+from __future__ import annotations
+
 import json
 import math
 from fractions import Fraction

@@ -1,5 +1,7 @@
 """The tier of experiments."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

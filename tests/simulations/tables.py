@@ -1,5 +1,7 @@
 """Tables that the experiments write."""
 
+from __future__ import annotations
+
 import csv
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The methods that FlyNN is compared with, against plain slow versions of the same."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections import Counter

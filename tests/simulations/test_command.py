@@ -1,5 +1,7 @@
 """Experiments leave the files that they promise."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import multiprocessing

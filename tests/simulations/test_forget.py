@@ -1,5 +1,7 @@
 """The experiment on forgetting: the update equals a new round, and its certificate holds."""
 
+from __future__ import annotations
+
 import csv
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`python -m simulations hyperparameters` in miniature."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import sklearn.datasets

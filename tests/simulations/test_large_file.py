@@ -1,5 +1,7 @@
 """The experiment on a file larger than memory, with a small one."""
 
+from __future__ import annotations
+
 import pytest
 
 from simulations import __main__ as command

@@ -1,5 +1,7 @@
 """`python -m simulations liars`: lies are as its page says, and its figures are those of runs with these parties."""
 
+from __future__ import annotations
+
 import csv
 
 import numpy as np

@@ -1,5 +1,7 @@
 """`python -m simulations membership`: the attack finds what there is to find, and the bound holds."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 

@@ -1,5 +1,7 @@
 """`python -m simulations noniid` and `parties`, and what they are made of."""
 
+from __future__ import annotations
+
 import csv
 import hashlib
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The notebooks run as they stand, and were committed with what they print."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

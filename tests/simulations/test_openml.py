@@ -1,5 +1,7 @@
 """`python -m simulations openml` in miniature, and where its data sets come from."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 import sklearn.datasets

@@ -1,5 +1,7 @@
 """The paper's FlyNN with one pass of hashing: what a classifier trained on each fold would predict."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 

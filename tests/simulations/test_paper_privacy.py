@@ -1,5 +1,7 @@
 """The paper's accountings of its private mechanism."""
 
+from __future__ import annotations
+
 import pytest
 
 from flwr_flynn import ClassCounts

@@ -1,5 +1,7 @@
 """`python -m simulations plan`: constants that are found again, sets that are left out, and what it writes."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,5 +1,7 @@
 """`python -m simulations privacy`: what it writes, what it may not look at, and that it can be resumed."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import reduce
 from operator import add

@@ -1,5 +1,7 @@
 """Pages of the documentation are made from finished experiments."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from types import SimpleNamespace

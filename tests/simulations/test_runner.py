@@ -1,5 +1,7 @@
 """The runner: one result wherever and in whatever tree the parties run."""
 
+from __future__ import annotations
+
 import os
 import signal
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Cost of a party to the server: the law is that memory does not depend on how many there are."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`python -m simulations synthetic` in miniature."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,7 @@
 """`python -m simulations tables`: mixed tables, the emptying of their cells, and what is written."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`python -m simulations theory` in miniature."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

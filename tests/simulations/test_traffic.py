@@ -1,5 +1,7 @@
 """`python -m simulations traffic`: every byte in its tables is one that was sent."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 

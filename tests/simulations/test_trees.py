@@ -1,5 +1,7 @@
 """`python -m simulations trees`: Flower's boosted trees, a federated forest, and what is shown of them."""
 
+from __future__ import annotations
+
 import csv
 import json
 

@@ -1,5 +1,7 @@
 """Scattering coefficients: a plain oracle, the same bits everywhere, and schemas of images alone and in a run."""
 
+from __future__ import annotations
+
 import hashlib
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Schema files: read as they were written, and refused by name where they are none."""
 
+from __future__ import annotations
+
 import tomllib
 from pathlib import Path
 from typing import Any

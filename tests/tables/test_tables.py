@@ -1,5 +1,7 @@
 """Tables, their schema, and the summary that a schema follows from."""
 
+from __future__ import annotations
+
 import json
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal

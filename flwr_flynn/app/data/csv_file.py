@@ -1,5 +1,7 @@
 """CSV files as tables: the first pass decides about encoding and kinds, the second gives the values."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

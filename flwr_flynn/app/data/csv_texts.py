@@ -4,6 +4,8 @@ pyarrow reads them where it is installed and takes the file, and the standard li
 ragged rows among them: the texts are the same.
 """
 
+from __future__ import annotations
+
 import csv
 import os
 from collections.abc import Iterator, Sequence

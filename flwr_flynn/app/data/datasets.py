@@ -4,6 +4,8 @@ In a simulation the index of a sample and the split seed decide if it is held ou
 share is a list of indices into one data set (`partition`). So the federated model can equal the pooled one.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Collection, Sequence

@@ -5,6 +5,8 @@ wins. It agrees with clevercsv on plain, quoted, German and ragged samples, wher
 no further package (DuckDB's sniffer is 66 MB).
 """
 
+from __future__ import annotations
+
 import codecs
 import csv
 import io

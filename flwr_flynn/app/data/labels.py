@@ -1,5 +1,7 @@
 """Labels of a file: strings, or integers where all are integers as Python prints them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

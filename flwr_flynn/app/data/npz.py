@@ -1,5 +1,7 @@
 """NPZ files: plain arrays, no pickles, and no more memory than the file can fill."""
 
+from __future__ import annotations
+
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """The one way in which files of open parties are opened and read."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path

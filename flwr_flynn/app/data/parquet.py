@@ -1,5 +1,7 @@
 """Parquet files: opened with care, and columns as Python's values whatever stands in the file."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """Parquet files as tables: columns keep the types that they have in the file."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path

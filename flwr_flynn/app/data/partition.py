@@ -4,6 +4,8 @@ The rules give the same result in every process of a run. In simulations and ope
 split seed decide; in private files its content, since its index depends on other samples.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 import warnings

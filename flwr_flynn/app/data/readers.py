@@ -6,6 +6,8 @@ errors stay, with NaN for a value that is no number; they are left out where the
 text of a Parquet file that cannot be decoded is a missing value.
 """
 
+from __future__ import annotations
+
 import codecs
 import csv
 from collections.abc import Iterator, Sequence

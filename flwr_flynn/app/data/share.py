@@ -1,5 +1,7 @@
 """A party's share of samples, in memory or in files without a name."""
 
+from __future__ import annotations
+
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -5,6 +5,8 @@ without gaps is an array of the narrowest type that holds them, so that integers
 a `Table`.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The content of a metrics.json from anywhere: checked, and cut to what the page shows, or refused with an error."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The page `report.html`: a function of the content of metrics.json, in one file that loads nothing."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from pathlib import Path

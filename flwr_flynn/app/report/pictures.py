@@ -1,5 +1,7 @@
 """Pictures of the page: points with intervals, curves, and tables in shades of the one accent colour."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Sections of the page about accuracy: by party, figures with intervals, confusion, curves, subgroups."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,6 +3,8 @@
 A section is a function of the checked report: the parts below its heading, or none where there is nothing to tell.
 """
 
+from __future__ import annotations
+
 import json
 import shlex
 from collections.abc import Iterable, Sequence

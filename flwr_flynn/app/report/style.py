@@ -1,5 +1,7 @@
 """Pages, and their style: one accent colour, light and dark, on paper and on a phone."""
 
+from __future__ import annotations
+
 from flwr_flynn._markup import STYLE, Markup, tag
 
 PAGE_STYLE = Markup(

@@ -6,6 +6,8 @@ A party whose samples have changed, some taken out, corrected or new, sends both
 With the option `groups` parties are summed in random groups, of which some may be left out, see `federated.groups`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self

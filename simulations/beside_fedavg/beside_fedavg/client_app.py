@@ -1,5 +1,7 @@
 """The party: FedAvg's two functions as they were, and FlyNN's two under a name of their own."""
 
+from __future__ import annotations
+
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

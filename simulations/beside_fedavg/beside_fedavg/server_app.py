@@ -1,5 +1,7 @@
 """The server: FedAvg as it was, then FlyNN with the same parties."""
 
+from __future__ import annotations
+
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg

@@ -1,5 +1,7 @@
 """A party's data, and the model that it trains by FedAvg: what was there before FlyNN."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

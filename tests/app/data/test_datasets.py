@@ -1,5 +1,7 @@
 """Loading, the held-out rule, and what simulated parties hold."""
 
+from __future__ import annotations
+
 import io
 import json
 import sys

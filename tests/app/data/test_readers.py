@@ -1,5 +1,7 @@
 """The readers of CSV, Parquet and NPZ files: the same rows under both policies, types, rows with errors."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Files as sites have them: dialects, kinds of columns, gaps, dates, hostile files, and files larger than memory."""
 
+from __future__ import annotations
+
 import gzip
 import logging
 import tracemalloc

@@ -1,5 +1,7 @@
 """A metrics.json with every part that the page shows."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

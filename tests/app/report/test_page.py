@@ -1,5 +1,7 @@
 """The page of a metrics.json: its figures, its markup, and metrics.json of anybody."""
 
+from __future__ import annotations
+
 import copy
 import json
 import re

@@ -1,5 +1,7 @@
 """The histograms of the columns: exact, floored at the party, and refused where no samples have such histograms."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The counting: of one spec or several, in clear, with noise; added, joined, taken out."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The evaluation: the model reaches the parties, and only whole confusion matrices are added up."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

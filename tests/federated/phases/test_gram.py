@@ -1,5 +1,7 @@
 """The Gram matrix: of any split the pooled one; a party that is lost or sends nonsense is missing, and no other."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """A secure sum: copies of one mean give the exact sum, or nobody is counted."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

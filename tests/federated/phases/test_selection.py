@@ -1,5 +1,7 @@
 """The selection: of any split the pooled one, and a hostile table costs its sender alone."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from typing import Any

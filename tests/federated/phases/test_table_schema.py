@@ -1,5 +1,7 @@
 """Tables across parties: the schema learned from summaries, and runs by it in all modes."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

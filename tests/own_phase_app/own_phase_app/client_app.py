@@ -1,5 +1,7 @@
 """A party: it finds the histogram's request because its module is imported."""
 
+from __future__ import annotations
+
 import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp

@@ -1,5 +1,7 @@
 """The server: the plan of the package, with a histogram before it."""
 
+from __future__ import annotations
+
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
