@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
@@ -65,6 +65,7 @@ def test_grades_follow_the_written_rule(spec, X):
 
 @given(SAMPLES, st.integers(-8, 8))
 def test_grades_do_not_depend_on_the_length_of_a_sample(X, exponent):
+    assume(np.abs(X[X != 0]).min(initial=1.0) > 1e-30)  # below, float32 rounds what another length keeps
     for spec in SPECS[:2]:
         assert_array_equal(FlyHash(spec).graded(X * 2.0**exponent), FlyHash(spec).graded(X))
 
