@@ -612,11 +612,11 @@ def run(
     """
     start = time.perf_counter()
     rows: list[Row] = []
-    if jobs > 1 and not finished:
-        joblib.Parallel(jobs)(joblib.delayed(_finish)(source, plan, folder) for source in sources)
     cells = Cells(folder / "cells")
     # All are read before the first is worked on: a name that is wrong shows at once.
     studies = [Study(read(source, plan.largest), plan, cells, where, finished) for source in sources]
+    if jobs > 1 and not finished:
+        joblib.Parallel(jobs)(joblib.delayed(_finish)(source, plan, folder) for source in sources)
     for study in studies:
         rows += study.rows()
     if not rows:

@@ -298,28 +298,14 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset,
             bound[lane] = -1
         if len(head) > enough:
             _start(pending, bound, coarse, width, offset, capacity, threshold, end, head_cells, level, above)
-            _search(
-                samples, head, enough, coarse, offset, slacks, sums, threshold, entries, end, head_cells, level, above
-            )
+            _search(samples, head, enough, coarse, offset, slacks,
+                    sums, threshold, entries, end, head_cells, level, above)  # fmt: skip
             for lane in range(lanes):
                 bound[lane] = max(threshold[lane] + offset - 1, -1) if level[lane] >= 0 else -1
         while left > 0:
             _start(pending, bound, shift, width, offset, capacity, threshold, end, histogram, level, above)
-            _search(
-                samples,
-                columns,
-                hash_nnz,
-                shift,
-                offset,
-                slacks,
-                sums,
-                threshold,
-                entries,
-                end,
-                histogram,
-                level,
-                above,
-            )
+            _search(samples, columns, hash_nnz, shift, offset, slacks,
+                    sums, threshold, entries, end, histogram, level, above)  # fmt: skip
             for lane in range(lanes):
                 cut = np.int64(threshold[lane]) + offset
                 first = np.uint64(lane) * capacity
@@ -458,7 +444,7 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type:
                 values[lane, n] = sums[lane]
                 rows[lane, n] = row
                 n += one
-                if n == capacity and n < m:
+                if n == np.uint64(capacity) and n < m:
                     threshold[lane] = keep_best(values[lane], rows[lane], capacity, hash_nnz, scratch)
                     n = np.uint64(hash_nnz)
                 length[lane] = n
