@@ -32,7 +32,7 @@ EFFORTS = ("quick", "default", "thorough")
 _MANY = 4096  # samples from which more rows for each winner pay
 _SIZES = {True: (2**16, 64), False: (2**15, 128)}  # rows and winners, for many samples and for fewer
 _QUICK = 2**14, 64
-_PERCEPTRON = 50 * 2 * 4 * 128  # bytes of 50 rounds of a perceptron with 128 hidden units, for each feature and class
+_PERCEPTRON = 50 * 2 * 4 * 256  # bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class
 _GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "thorough"
 _MANY_CLASSES = 8  # beyond, few samples get the rows of "quick" by default
 _MOST_COUNTS = 2**24  # of all classes of a member: six candidates fit the memory that a party allows by default
@@ -290,11 +290,11 @@ def _check_ranges(ranges: Any, n_features: int) -> None:
 def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
     """Rows of the Gram matrix of effort "thorough": 1024, 2048 or 4096.
 
-    More than 1024 are twice the samples at most, and take no more bytes than 50 rounds of a perceptron: a row with each
-    other about .65.
+    More than 1024 are an eighth of the samples times the classes at most, and take no more bytes than 50 rounds of a
+    perceptron: a row with each other about .65. docs/explanation/defaults.md has the measurements.
     """
-    most = _PERCEPTRON * (n_features + n_classes)
-    return max([1024, *(rows for rows in _GRAM_SIZES if 0.65 * rows**2 <= most and 2 * rows <= n_examples)])
+    bytes_, targets = _PERCEPTRON * (n_features + n_classes), n_examples * n_classes
+    return max([1024, *(rows for rows in _GRAM_SIZES if 0.65 * rows**2 <= bytes_ and 8 * rows <= targets)])
 
 
 def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
