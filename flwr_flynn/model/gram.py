@@ -43,7 +43,7 @@ from flwr_flynn.model.gram_scoring import (
 from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, MAX_LOSS, TEMPERATURES
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
-from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, solve
+from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, MOST_THREADS, solve
 from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
@@ -97,26 +97,28 @@ class GramMatrix(Tables):
     ) -> GramMatrix:
         """Sums of samples, (n, d), with class indices, (n,)."""
         n_rows = sum(spec.hash_dim for spec in specs)
-        total, products = cls.zeros(n_rows, n_classes), np.zeros((n_rows, n_rows), np.int64)
+        total = cls.zeros(n_rows, n_classes)
         for rows in gen_batches(len(y), BATCH) if len(y) else ():
             # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
             z = responses(specs, X[rows], n_jobs).astype(np.float32)
             is_of_class = (y[rows] == np.arange(n_classes)[:, None]).astype(np.float32)
-            products += (z.T @ z).astype(np.int64)
+            products = z.T @ z
+            for row, at in _upper(n_rows):
+                np.add(total.products[at], products[row, row:], out=total.products[at], casting="unsafe")
             total.sums[:] += (is_of_class @ z).astype(np.int64)
             total.n_per_class[:] += np.bincount(y[rows], minlength=n_classes)
             if progress is not None:
                 progress(len(z))
-        total.products[:] = products[np.triu_indices(n_rows)]
         return total
 
     @property
     def square(self) -> Table:
         """The (m, m) matrix of the products."""
         n_rows = self.sums.shape[1]
-        square = np.zeros((n_rows, n_rows), np.int64)
-        square[np.triu_indices(n_rows)] = self.products
-        return square + np.triu(square, 1).T
+        square = np.empty((n_rows, n_rows), np.int64)
+        for row, at in _upper(n_rows):
+            square[row, row:] = square[row:, row] = self.products[at]
+        return square
 
     @property
     def products(self) -> Table:
@@ -315,10 +317,21 @@ class LearnedGram:
         return LearnedGram(sums, fit.scoring_at(at, old.specs, old.temperature, old.share, old.accuracy), self.at)
 
 
+def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
+    """Rows of a square matrix, each with its place in the upper triangle that is written row by row."""
+    first = 0
+    for row in range(n_rows):
+        yield row, slice(first, first := first + n_rows - row)
+
+
 def memory_of_gram(n_rows: int, n_classes: int) -> int:
     """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples not included."""
     columns = MOST_STRENGTHS * n_classes + 2 * MOST_DIRECTIONS
-    return 32 * n_rows**2 + n_rows * (8 * BATCH + 32 * columns) + 8 * _SCORED * (3 * n_rows + 2 * columns)
+    return (
+        (24 + 8 * MOST_THREADS) * n_rows**2
+        + n_rows * (8 * BATCH + 32 * columns)
+        + 8 * _SCORED * (3 * n_rows + 2 * columns)
+    )
 
 
 @njit(nogil=True, cache=True)

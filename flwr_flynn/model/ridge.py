@@ -17,12 +17,15 @@ trace comes from 16 vectors of fixed signs (Hutchinson 1990).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing.philox import draw_signs
 from flwr_flynn.model.portable import dot
 
@@ -33,6 +36,9 @@ MOST_STRENGTHS = 6
 
 MOST_DIRECTIONS = 32
 """Directions of a solution, at most."""
+
+MOST_THREADS = 2
+"""Strengths that are solved at the same time, at most: each holds a matrix of its own."""
 
 _MOST_LEVERAGE = 0.5  # mean of the samples: beyond, leave-one-out means little
 _STRENGTHS = tuple(2.0**-k for k in range(8, 8 + 2 * MOST_STRENGTHS, 2))  # times the trace
@@ -75,15 +81,10 @@ def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
     _project_out(directions, probes)
     right = np.concatenate([moments, probes], axis=1)
     found: list[tuple[Floats, float, float]] = []
-    factor = np.empty_like(products)
-    for strength in (share * trace for share in _STRENGTHS):
-        factor[:] = products
-        if not factorise(factor, strength):
+    for share, solved in zip(_STRENGTHS, _solutions(products, right, trace), strict=False):
+        if solved is None or not np.isfinite(solved).all():  # of products that no samples have
             break
-        solved = right.copy()
-        substitute(factor, solved)
-        if not np.isfinite(solved).all():  # of products that no samples have
-            break
+        strength = share * trace
         freedom = max(_freedom(probes, solved[:, n_targets:], strength), 0.0)
         along = math.fsum((values / (values + strength)).tolist())
         if found and along + freedom > _MOST_LEVERAGE * n_samples:
@@ -94,6 +95,22 @@ def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
         return nothing
     weights, strengths, rest = (np.array(each) for each in zip(*found, strict=True))
     return Solution(weights, strengths, directions, values, outside, rest)
+
+
+def _solutions(products: Floats, right: Floats, trace: float) -> Iterator[Floats | None]:
+    """Solutions X of (products + strength I) X = right at each strength, a few at a time; None where there is none."""
+
+    def solved(share: float) -> Floats | None:
+        factor, found = products.copy(), right.copy()
+        if not factorise(factor, share * trace):
+            return None
+        substitute(factor, found)
+        return found
+
+    threads = min(n_threads(-1), MOST_THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(_STRENGTHS), threads):
+            yield from pool.map(solved, _STRENGTHS[first : first + threads])
 
 
 @njit(nogil=True, cache=True)
