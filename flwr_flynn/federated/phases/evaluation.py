@@ -104,11 +104,9 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def arrays(self) -> list[codec.Array]:
         model = self.model
-        weights = [
-            *([] if model.refined is None else [model.refined]),
-            *([] if model.gram is None else [model.gram.weights]),
-        ]
-        return codec.encode(*(each.counts for each in model.members)) + [pack_signed(each) for each in weights]
+        weights = model.refined if model.gram is None else model.gram.weights
+        packed = [] if weights is None else [pack_signed(weights)]
+        return codec.encode(*(each.counts for each in model.members)) + packed
 
     @classmethod
     def disclosed(cls, tries: bool) -> str:
