@@ -18,7 +18,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, refined_scores, weights_sha256
 from tests.memory import traced
-from tests.model.forgery import put, rewrite
+from tests.model.forgery import put, rewrite, wrong_arrays
 from tests.raising import raises
 
 X, Y = make_classification(240, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
@@ -151,18 +151,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "one is missing": (lambda _, arrays: arrays.pop("weights_0"), "arrays"),
     "one more": (put("weights_9", lambda array: array), "arrays"),
     "in format 9": (lambda fields, _: fields.update(format=9), "format"),
-    "transposed": (put("weights_0", lambda array: np.ascontiguousarray(array.T)), "refined"),
-    "in another order": (put("weights_0", np.asfortranarray), "weights_0"),
-    "flat": (put("weights_0", np.ravel), "refined"),
-    "a row less": (put("weights_0", lambda array: array[1:]), "refined"),
-    "a row more": (put("weights_0", lambda array: np.tile(array.astype(np.int32), (2, 1))), "weights_0"),
-    "unsigned": (put("weights_0", lambda array: np.abs(array).astype(np.uint8)), "weights_0"),
-    "floats": (put("weights_0", lambda array: array.astype(np.float32)), "weights_0"),
-    "wide": (put("weights_0", lambda array: array.astype(np.int64)), "weights_0"),
-    "of the other end": (put("weights_0", lambda array: array.astype(">i4")), "weights_0"),
-    "objects": (put("weights_0", lambda array: array.astype(object)), "weights_0"),
-    "too large": (put("weights_0", lambda array: np.full(array.shape, 2**20 + 1, np.int32)), "refined"),
-    "too small": (put("weights_0", lambda array: np.full(array.shape, -(2**31), np.int32)), "refined"),
+    **wrong_arrays("weights_0", "refined", 2**20),
 }
 
 
