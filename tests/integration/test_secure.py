@@ -47,8 +47,8 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
 def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., Deployment]) -> None:
     parties = {f"site{i}": {"data": (DIGITS.X[i::3], DIGITS.y[i::3]), "secure": i == 2} for i in range(3)}
     flower = deployment(parties)
-    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3, "decay": "0.8", "evaluate": "false"}
-    secret = flower.run(secure=True, max_examples=1000, **public, **SMALL)
+    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3}
+    secret = flower.run(secure=True, max_examples=1000, evaluate="false", decay="0.8", **public, **SMALL)
     assert secret.status == "finished:completed", secret.output[-6000:]
     assert secret.row("parties counted") == "3 of 3"
     sizes = [(~held_out(len(DIGITS.y[i::3]), 0.2, 0)).sum() for i in range(3)]
