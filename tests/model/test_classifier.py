@@ -581,6 +581,7 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
     member = given.model_.member
     two = FlyNNClassifier.from_model(Model((member, member), LABELS))  # whose parameters are nobody's alone
     assert (two.spec, two.decay, two.temperature, two.rule) == (None, "auto", "auto", "novelty")
+    assert (two.n_features_in_, two.classes_.tolist()) == (5, LABELS.tolist())
     for name in ("counts_", "spec_", "hash_", "decay_", "temperature_"):
         assert not hasattr(two, name)
         with raises(DataError, field="members", got="2"):
