@@ -73,7 +73,8 @@ def test_the_records_of_supernodes_are_what_a_mod_saw(deployment: Callable[..., 
             seen = [json.loads(line) for line in (tmp_path / f"site{i}.seen").read_text().splitlines()]
             assert [{name: each[name] for name in ("bytes", "refused")} for each in records] == seen
         last = [each for each in lines(tmp_path / "site0.jsonl") if each["run"] == report["run"]["run_id"]]
-        assert [each["phase"] for each in last if each["arrays"]] == list(report["messages"])
+        told = ["counts"] if killed else list(report["messages"])  # with `evaluate` off the model is taken, no more
+        assert [each["phase"] for each in last if each["arrays"]] == told
         (mine,) = [party for party in report["parties"] if party["name"] == "site0"]
         counts = next(each for each in last if each["phase"] == "counts")
         assert mine["bytes"] == sum(array["bytes"] for array in counts["arrays"])
