@@ -105,7 +105,7 @@ def test_a_superlink_that_starts_again_leaves_no_half_of_a_model_and_a_party_kil
         federation.end("site2")
 
     # The parties come back by themselves, and a new run asks them anew.
-    run = run_through(federation, tmp_path / "new", kill_site2, evaluate="true", min_parties=3, timeout=1.5 * SOON)
+    run = run_through(federation, tmp_path / "new", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)
     check_model(run, tmp_path / "new", 0, 1, 2)
     assert not (tmp_path / "cut" / "model.npz").exists()
 

@@ -59,7 +59,7 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(
                 "min_available_nodes=2, min_parties=2",
                 "min_available_nodes=3, min_parties=1, decay=0.5, fraction_evaluate=0",
             ),
-            ("timeout=600", "timeout=60"),
+            ("timeout=600", "timeout=90"),
             ("    strategy.model.save", "    print('MISSING', strategy.missing)\n    strategy.model.save"),
         ):
             assert old in text
