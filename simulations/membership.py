@@ -101,11 +101,11 @@ def by_rounds(X: Array, y: Array, spec: HashSpec, epsilon: float) -> Statistic:
         counts = SimulatedRelease(mechanism, next(seeds)).release(counts)
         descent = Descent.of(counts, _ROUNDS, mechanism.unit_noise(1))
         for _ in range(_ROUNDS):
-            asked = descent.best[0], descent.centre, spec.hash_nnz
+            asked = descent.best, descent.centre, spec.hash_nnz
             exact = clipped_gradient(*asked, [(active[some], y[some])]).gradient
             noisy = mechanism.noisy_gradient(exact, SeededNoise(next(seeds)))
             descent = descent.advance(NoisyGradient((noisy,)))
-        scores = refined_scores(descent.best, [active])
+        scores = refined_scores(descent.best, active)
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         return of_probabilities(shares / shares.sum(axis=1, keepdims=True), y)
 

@@ -166,12 +166,12 @@ def run(
             continue
         descent = Descent.of(counts, ROUNDS, mechanism.unit_noise(present))
         for _ in range(ROUNDS):
-            found = clipped_gradient(descent.best[0], descent.centre, spec.hash_nnz, [(active, y)]).gradient
+            found = clipped_gradient(descent.best, descent.centre, spec.hash_nnz, [(active, y)]).gradient
             found = found + noise[0].gaussian(found.size, mechanism.gradient_sigma * math.sqrt(present)).reshape(
                 found.shape
             )
             descent = descent.advance(NoisyGradient((found,)))
-        weights = descent.best[0].astype(np.int64)
+        weights = descent.best.astype(np.int64)
         scores = np.stack([weights[:, label][active_test].sum(axis=1) for label in range(n_classes)], axis=1)
         yield task.scores(scores.argmax(axis=1))
 

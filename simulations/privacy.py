@@ -135,14 +135,14 @@ def refined(task: Task, spec: HashSpec, epsilon: float, plan: Plan) -> list[Row]
     for repetition, together in enumerate(zip(*drawn, strict=True)):
         descent = Descent.of(reduce(add, together), _N_ROUNDS, mechanism.unit_noise(PARTIES))
         for number in range(_N_ROUNDS):
-            asked = descent.best[0], descent.centre, spec.hash_nnz
+            asked = descent.best, descent.centre, spec.hash_nnz
             gradient = np.zeros((spec.hash_dim, task.n_classes), np.int64)
             for party, batch in enumerate(samples):
                 text = repr((plan.seed, mechanism, task.name, party, repetition, number))
                 sampler = SeededNoise(_seed(text)) if plan.noise == "simulated" else None
                 gradient += mechanism.noisy_gradient(clipped_gradient(*asked, [batch]).gradient, sampler)
             descent = descent.advance(NoisyGradient((gradient,)))
-        predicted = refined_scores(descent.best, [active]).argmax(axis=1)
+        predicted = refined_scores(descent.best, active).argmax(axis=1)
         scores.append(float(balanced_accuracy(task.y_test, predicted, task.n_classes)))
     return [{"T": 0, "scores": scores, "gives away": mechanism.epsilon(DELTA)}]
 

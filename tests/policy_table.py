@@ -51,7 +51,7 @@ _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
-_WEIGHTS = (np.arange(72, dtype=np.int32).reshape(24, 3),)
+_WEIGHTS = np.arange(72, dtype=np.int32).reshape(24, 3)
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
 _GRAM = GramScoring([SPEC], _FIT.weights[0], _FIT.bias[0], 1.0, 0.5)
 
@@ -71,7 +71,7 @@ FITS: dict[str, Request[Any]] = {
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARE),
-    "secure noisy refinement": NoisyRefinementRequest(_SHARED_ROUNDS, 1, _WEIGHTS[0], _CENTRE),
+    "secure noisy refinement": NoisyRefinementRequest(_SHARED_ROUNDS, 1, _WEIGHTS, _CENTRE),
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
@@ -87,7 +87,7 @@ FITS: dict[str, Request[Any]] = {
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
-    "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS[0], _CENTRE),
+    "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS, _CENTRE),
     "gram": GramRequest(EXACT),
     "gram evaluation": GramEvaluationRequest(EXACT, _FIT),
     "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),

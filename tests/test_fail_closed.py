@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters
 
 from flwr_flynn import FlyNNClient
 from flwr_flynn.app.client_app import client_fn
@@ -26,12 +26,11 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, key
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import CountsOfSpecs
@@ -102,26 +101,6 @@ def deployed(node: dict[str, Any], **run: Any) -> Any:
 NUMBERED = {"partition-id": 0, "num-partitions": 2}  # Flower's tutorials give them to every node
 
 
-@pytest.mark.parametrize("policy", [{}, {"max-epsilon": 1.0, "secure": True}])
-@pytest.mark.parametrize("path", [{}, {"data_path": "{}"}, {"datapath": "{}"}, {"data-pth": "{}"}])
-def test_a_deployed_party_never_reads_what_the_server_names(
-    path: dict[str, str], policy: dict[str, Any], tmp_path: Path
-) -> None:
-    pytest.importorskip("flwr_datasets")
-    file = write(tmp_path)
-    node = NUMBERED | policy | {key: value.format(file) for key, value in path.items()}
-    party = deployed(node, dataset=str(file), partitioner="iid")
-    with secagg.masking(BOUND, 2):
-        for config in (counting(), COLUMNS, counting(RunSpec(SPEC, CLASSES, bound=BOUND)), noisy()):
-            reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
-            assert (reply.parameters.tensors, reply.num_examples) == ([], 0)
-            assert REFUSED in reply.metrics
-    model = ndarrays_to_parameters(codec.encode(counts_of(*points(60))))
-    for config in (handing_out(), handing_out(tries=False), selecting()):
-        result = party.evaluate(EvaluateIns(model, config))
-        assert {REFUSED} <= result.metrics.keys() <= {REFUSED, PARTY}
-
-
 def test_a_missing_data_path_is_named() -> None:
     reply = deployed(NUMBERED).fit(FitIns(ndarrays_to_parameters([]), counting()))
     assert str(reply.metrics[REFUSED]).startswith("node-config data-path: expected the party's own")
@@ -185,29 +164,6 @@ def test_every_bound_of_a_node_is_in_its_policy() -> None:
     more = {"composition": "zcdp", "max-releases": 7, "mechanisms": "gaussian"}
     expected = Policy(2.0, 1e-5, ["gaussian"], secure_sum=True, max_releases=7, composition="zcdp")
     assert NodeConfig.parse(node | more).policy() == expected
-
-
-# ---- leaving
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(named: bool, tmp_path: Path) -> None:
-    allowed = {"max_delta": 1e-5, "secure_sum": True, "max_epsilon": 1.1}
-    name = "Basel" if named else None
-    with secagg.masking(BOUND, 2):
-        stays = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True)
-        assert stays.fit([], share())[0] != []
-        leaves = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True, leaves=True)
-        arrays, _, metrics = leaves.fit([], share() | LEAVE)
-    assert arrays == []
-    assert str(metrics[REFUSED]).startswith("leave: ")
-
-
-def test_who_leaves_takes_no_part_in_a_selection() -> None:
-    client = FlyNNClient(*points(20), leaves=True)
-    loss, n_examples, metrics = client.evaluate(codec.encode(counts_of(*points(20))), selecting())
-    assert (loss, n_examples, metrics.keys()) == (0.0, 0, {REFUSED})
-    assert str(metrics[REFUSED]).startswith("node-config leave: ")
 
 
 # ---- nothing is looked at for a refusal
@@ -419,10 +375,6 @@ def test_response_seconds_are_a_finite_number(bad: Any) -> None:
 def test_points_or_how_to_load_them() -> None:
     with raises(ConfigError, field="load"):
         FlyNNClient(*points(3), load=lambda _names: None)
-    X, y = points(9)
-    arrays, n_examples, _ = FlyNNClient(load=lambda _names: Samples(X, y)).fit([], counting())
-    assert n_examples == 9
-    assert codec.decode(arrays, HASHER, 3) == counts_of(X, y)
 
 
 def test_samples_loaded_by_other_names_are_loaded_again() -> None:

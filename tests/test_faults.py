@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +15,14 @@ from flwr.common import FitRes, Parameters
 from flwr.server import Server
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec
-from flwr_flynn.errors import AggregationError, PrivacyError, WriteError
+from flwr_flynn.errors import PrivacyError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy, Released
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, good_res, manager, points
 from tests.raising import raises
+from tests.test_files import full_after
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,18 +45,6 @@ def asked(*cids: str) -> FlyNNStrategy:
 def ask(strategy: FlyNNStrategy, server_round: int, *cids: str) -> None:
     """Ask those of these parties that are not counted yet."""
     strategy.configure_fit(server_round, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
-
-
-def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() -> None:
-    strategy = asked("1", "2")
-    strategy.aggregate_fit(1, [(Proxy("1"), good_res())], [])
-    assert strategy.missing == {"node 2": "no reply"}
-    with raises(AggregationError, counted=1, min_parties=2, missing={"node 2": "no reply"}):
-        _ = strategy.model
-    ask(strategy, 2, "1", "2")
-    strategy.aggregate_fit(2, [(Proxy("2"), good_res(7, seed=1))], [])
-    assert strategy.model.counts_ == counts_of(*points(5)) + counts_of(*points(7, seed=1))
-    assert strategy.missing == {}
 
 
 def test_a_reply_replayed_from_another_run_is_refused_or_says_the_same() -> None:
@@ -122,44 +107,7 @@ def test_a_reply_with_a_flipped_bit_is_refused_or_says_the_same() -> None:
     assert survivors < 100  # such as the minor version of the format, which no reader looks at
 
 
-def test_a_server_that_starts_again_asks_again_and_comes_to_the_same() -> None:
-    """Nothing of a run outlives its server: no half of a model, and nobody who would be counted twice."""
-    X, y = points(30)
-    proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3])) for i in range(3)]
-    first = make(min_available_clients=3, min_parties=3)
-    first.configure_fit(1, Parameters([], "numpy.ndarray"), manager(*proxies))
-    first.aggregate_fit(1, [(proxies[0], proxies[0].client.fit(fit_ins(RUN)))], [])
-    again = make(min_available_clients=3, min_parties=3)
-    Server(client_manager=manager(*proxies), strategy=again).fit(1, timeout=None)
-    assert again.model.counts_ == counts_of(X, y)
-
-
 # -------- disks
-
-
-@contextmanager
-def full_after(n_bytes: int) -> Iterator[None]:
-    """Writing beyond so many bytes of a file fails in the kernel, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_a_disk_that_fills_up_leaves_the_old_model(tmp_path: Path) -> None:
-    old, new = (FlyNNClassifier.from_counts(SPEC, counts_of(*points(n)), CLASSES) for n in (5, 50))
-    path = tmp_path / "model.npz"
-    old.save(path)
-    before = path.read_bytes()
-    for room in (0, 1, 100, len(before) // 2, len(before) - 10):
-        with full_after(room), raises(WriteError, field="model.npz", errno=errno.EFBIG):
-            new.save(path)
-        assert path.read_bytes() == before
-        assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]
-    new.save(path)
-    assert FlyNNClassifier.load(path).counts_ == new.counts_
 
 
 def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) -> None:

@@ -222,14 +222,12 @@ def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party:
 
 
 def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:
-    """Raise a `PayloadError` if weights for all members of a run are more than the party has memory for."""
-    n_weights = run.n_classes * sum(spec.hash_dim for spec in run.specs)
+    """Raise a `PayloadError` if the weights of a refined model are more than the party has memory for."""
+    n_weights = run.n_classes * run.spec.hash_dim
     party.check_memory(_WEIGHT_BYTES * n_weights, f"{n_weights} weights")
 
 
 def unpacked_weights(run: RunSpec, arrays: Sequence[Array]) -> Weights:
-    """The weights of a run's members in arrays that may come from anybody."""
-    check_packed(arrays, len(run.specs), "weights", f"{len(run.specs)} packed arrays")
-    pairs = zip(arrays, run.specs, strict=True)
-    tables = [unpack_signed(array, (spec.hash_dim, run.n_classes), LARGEST_WEIGHT) for array, spec in pairs]
-    return tuple(table.astype(np.int32) for table in tables)
+    """The weights of a refined model in the one array of a message that may come from anybody."""
+    check_packed(arrays, 1, "weights", "a packed array")
+    return unpack_signed(arrays[0], (run.spec.hash_dim, run.n_classes), LARGEST_WEIGHT).astype(np.int32)

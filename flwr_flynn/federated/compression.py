@@ -131,13 +131,6 @@ def unpack_numbers(packed: Bytes, most: int, largest: int) -> Numbers:
     return numbers.astype(np.int64)
 
 
-def entropy(counts: npt.NDArray[Any]) -> float:
-    """Zero-order entropy in bytes: the least that a code of single entries takes on average."""
-    _, times = np.unique(counts, return_counts=True)
-    share = times / counts.size
-    return float(-(share * np.log2(share)).sum() * counts.size / 8)
-
-
 def _written(numbers: npt.NDArray[Any]) -> tuple[int, bytes]:
     """Numbers from 0 as deflated byte planes, behind their width."""
     largest = int(numbers.max(initial=0))

@@ -229,7 +229,7 @@ class SampleAccess:
             found = self._row_wise(lambda: clipped_gradient(weights, centre, run.spec.hash_nnz, parts))
             return rounds.noisy_gradient(found.gradient, sampler)
 
-        asked = hashlib.sha256(f"{weights_sha256((weights,))} {centre.tolist()}".encode()).hexdigest()
+        asked = hashlib.sha256(f"{weights_sha256(weights)} {centre.tolist()}".encode()).hexdigest()
         return budget.release_round(mechanism, run.hasher.fingerprint, number, asked, measure, terms=digest)
 
     def _before_release(self, run: RunSpec, recall: bool = False) -> tuple[Budget, Mechanism, str]:

@@ -109,9 +109,9 @@ class Model:
         Names, kept as a tuple; or the schema by which raw columns become n_features numbers.
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
-    refined : sequence of (m, L) int32 arrays, optional
-        Weights of the active bits of each member, see `model.noisy_rounds`, which then decide in the place of the
-        scorings. Kept as a tuple of read-only arrays.
+    refined : (m, L) int32 array, optional
+        Weights of the active bits, see `model.noisy_rounds`, which decide in the place of the scoring in a model of one
+        member. Kept read-only.
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. All else is
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
@@ -174,9 +174,9 @@ class Model:
             expected = f"one line of at most {_LONGEST_GUARANTEE} characters"
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.refined is not None:
-            object.__setattr__(
-                self, "refined", checked_weights(self.refined, [(each.spec.hash_dim, n_classes) for each in members])
-            )
+            if len(members) > 1:
+                raise DataError("refined", "none in a model of several members", "some")
+            object.__setattr__(self, "refined", checked_weights(self.refined, (members[0].spec.hash_dim, n_classes)))
         if self.prior is not None:
             object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
         boolean("aligned", self.aligned, DataError)
@@ -210,7 +210,7 @@ class Model:
         """
         empty: npt.NDArray[np.bool_] = self.members[0].counts.empty_classes
         if self.refined is not None:
-            untaught = empty | ~np.any([each.any(axis=0) for each in self.refined], axis=0)
+            untaught = empty | ~self.refined.any(axis=0)
             empty = empty if untaught.all() else untaught  # one class alone has weights of 0
         return empty
 
@@ -257,7 +257,7 @@ class Model:
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
         """Scores by the shared part, without the Gram matrix, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
-            total = refined_scores(self.refined, active)
+            total = refined_scores(self.refined, active[0])
         else:
             total = self.combined(member.scores(bits) for member, bits in zip(self.members, active, strict=True))
             if len(self.members) == 1:

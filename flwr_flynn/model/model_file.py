@@ -73,8 +73,8 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         arrays[f"counts_{index}"] = _narrow(member.counts)
-    for index, weights in enumerate(model.refined or ()):
-        arrays[f"weights_{index}"] = _narrow_signed(weights)
+    if model.refined is not None:
+        arrays["weights_0"] = _narrow_signed(model.refined)
     if gram is not None:
         arrays |= {"gram": _narrow_signed(gram.weights), "bias": gram.bias.astype("<i8")}
     if model.prior is not None:
@@ -141,7 +141,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         refined, aligned = (boolean(name, header[name], ModelFileError) for name in ("refined", "aligned"))
         members, has_gram = header["members"], header["gram"] is not None
         counts_names = [f"counts_{index}" for index in range(len(members))]
-        weights_names = [f"weights_{index}" for index in range(len(members) if refined else 0)]
+        weights_names = ["weights_0"] if refined else []
         gram_names = ["gram", "bias"] if has_gram else []
         expected = ["header", "digest", *counts_names, *weights_names, *gram_names]
         own = ["prior"] if "prior" in names else []
@@ -152,7 +152,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
-        needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
+        needed += 4 * len(classes) * specs[0].hash_dim * refined
         gram_specs = _gram_specs(header["gram"]) if has_gram else ()
         needed += sum(memory_needed(spec, len(classes)) for spec in gram_specs)
         if needed > max_bytes:
@@ -163,8 +163,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             for name, member, spec in zip(counts_names, members, specs, strict=True)
         ]
         weights = [
-            _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * spec.hash_dim)
-            for name, spec in zip(weights_names, specs[: len(weights_names)], strict=True)
+            _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * specs[0].hash_dim) for name in weights_names
         ]
         n_rows = sum(spec.hash_dim for spec in gram_specs)
         sizes = 4 * n_rows * len(classes), 8 * len(classes)
@@ -182,7 +181,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         classes,
         _names_from_json(header["feature_names"]),
         header["guarantee"],
-        tuple(each.astype(np.int32) for each in weights[: len(weights_names)]) if refined else None,
+        weights.pop(0).astype(np.int32) if refined else None,
         owned.get("prior"),
         aligned,
         Alignment(owned["gain"], owned["offset"]) if "gain" in owned else None,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp
 
-Weights = tuple[npt.NDArray[np.int32], ...]
+Weights = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -194,18 +194,17 @@ class Descent:
 
     @property
     def best(self) -> Weights:
-        """The weights of the active bits, (m, L) int32, for each member of the model: one."""
+        """The weights of the active bits, (m, L) int32."""
         typical = _typical_norm(self.centre, self.hash_nnz)
         offset = self.centre @ self._weights / self.hash_nnz
         found = np.rint((CENTRE * self._weights - offset) / (typical * UNIT))
-        return (np.clip(found, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32),)
+        return np.clip(found, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
 
 
-def refined_scores(weights: Weights, active: Sequence[npt.NDArray[np.int32]]) -> Floats:
-    """Scores, (n, L) float64, of samples from their active bits, (n, rho) for each member: log odds, exact."""
-    scores = np.zeros((len(active[0]), weights[0].shape[1]))
-    for bits, each in zip(active, weights, strict=True):
-        _add_scores(bits, each, scores)
+def refined_scores(weights: Weights, active: npt.NDArray[np.int32]) -> Floats:
+    """Scores, (n, L) float64, of samples from their active bits, (n, rho): log odds, exact."""
+    scores = np.zeros((len(active), weights.shape[1]))
+    _add_scores(active, weights, scores)
     scores *= UNIT
     return scores
 
@@ -221,24 +220,20 @@ def _add_scores(active, weights, scores):  # type: ignore[no-untyped-def]
                 row[label] += terms[label]
 
 
-def checked_weights(weights: Any, shapes: Sequence[tuple[int, int]]) -> Weights:
-    """Return weights as a tuple of read-only arrays, if they are of these shapes and within their bounds."""
-    arrays = tuple(np.array(each) for each in weights)
-    if [each.shape for each in arrays] != shapes or any(each.dtype != np.int32 for each in arrays):
-        got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays[:5])
-        raise DataError("refined", f"int32 arrays of shapes {shapes}", got)
-    extremes = [int(extreme) for each in arrays for extreme in (each.min(), each.max())]
-    if any(abs(extreme) > LARGEST_WEIGHT for extreme in extremes):
-        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", max(extremes, key=abs))
-    for each in arrays:
-        each.flags.writeable = False
-    return arrays
+def checked_weights(weights: Any, shape: tuple[int, int]) -> Weights:
+    """Return weights as a read-only array, if they are of this shape and within their bounds."""
+    array = np.array(weights)
+    if array.shape != shape or array.dtype != np.int32:
+        raise DataError("refined", f"an int32 array of shape {shape}", f"{array.dtype} {array.shape}")
+    extreme = max(int(array.min()), int(array.max()), key=abs)
+    if abs(extreme) > LARGEST_WEIGHT:
+        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", extreme)
+    array.flags.writeable = False
+    return array
 
 
 def weights_sha256(weights: Weights) -> str:
-    """SHA-256 over the weights of all members."""
-    sha256 = hashlib.sha256(b"flynn weights 1")
-    for each in weights:
-        sha256.update(f"{each.shape} ".encode())
-        sha256.update(np.ascontiguousarray(each, "<i4").data)
+    """SHA-256 over the weights."""
+    sha256 = hashlib.sha256(f"flynn weights 1{weights.shape} ".encode())
+    sha256.update(np.ascontiguousarray(weights, "<i4").data)
     return sha256.hexdigest()

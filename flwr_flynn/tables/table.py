@@ -104,12 +104,6 @@ class Table:
         names = list(names)
         return Table(names, [self.columns[self.names.index(name)] for name in names], self.is_named)
 
-    @classmethod
-    def concatenated(cls, tables: Sequence[Table]) -> Table:
-        """The rows of tables of the same columns, one after the other."""
-        columns = zip(*(table.columns for table in tables), strict=True)
-        return cls(tables[0].names, [np.concatenate(parts) for parts in columns], tables[0].is_named)
-
 
 def is_frame(X: Any) -> bool:
     """True for a data frame: an object with named columns that can be taken one by one."""

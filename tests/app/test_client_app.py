@@ -140,6 +140,8 @@ def test_some_settings_are_those_of_the_node_or_of_the_simulation(
 
 def test_the_party_s_limits_are_kept(own: dict[str, Any]) -> None:
     assert str(fit(context(own | {"memory-limit": 1e-6}))[2][REFUSED]).startswith("memory: ")
+    said = "node-config secure: expected a secure sum"  # of a run in clear
+    assert str(fit(context(own | {"secure": True}))[2][REFUSED]).startswith(said)
     request = asking(ColumnsRequest(64, tuple(range(10))))
     assert [client_fn(context(own | {"min-examples": n})).fit(request).num_examples for n in (6, 7)] == [64, 28]
 

@@ -451,14 +451,19 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
         run(nodes={1}, federation="~nobody-of-this-name/f.npz")
-    run(nodes={1}, federation=str(kept), rule="novelty")
+    first = run(nodes={1}, hash_dim=256, federation=str(kept), rule="novelty")
+    assert len(first["members"]) > 1
+    again = run(nodes={1}, action="evaluate", federation=str(kept))
+    assert [again[name] for name in ("members", "sha256")] == [first[name] for name in ("members", "sha256")]
     before = kept.read_bytes()
     with raises(ConfigError, field="run-config federation", expected="none yet"):
         run(nodes={1}, federation=str(kept))
     with raises(AggregationError, counted=0, missing={"Mallory": TOO_MANY}):
         run(nodes={2}, action="join", federation=str(kept), max_examples=19)
     assert kept.read_bytes() == before
-    assert run(nodes={2}, action="join", federation=str(kept), max_examples=20)["rule"] == "novelty"
+    joined = run(nodes={2}, action="join", federation=str(kept), max_examples=20)
+    assert (joined["rule"], joined["examples"]) == ("novelty", 40)
+    assert {each["fingerprint"] for each in joined["members"]} <= {each["fingerprint"] for each in first["members"]}
     assert [member.name for member in Federation.load(kept).members] == ["Mallory", "Ulm"]
     before = kept.read_bytes()
     assert run(action="evaluate", federation=str(kept))["evaluation"]["examples"] == 40
@@ -476,18 +481,6 @@ def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(ru
     assert report["evaluation_missing"].keys() == report["selection"]["missing"].keys() == {"Mallory"}
     report = run(action="evaluate", federation=kept, spoil=empty)
     assert report["evaluation_missing"].keys() == {"Mallory"}
-
-
-def test_a_federation_of_several_members_grows_and_is_evaluated(run: Runner) -> None:
-    kept = str(run.folder / "kept.npz")
-    first = run(nodes={1}, hash_dim=256, federation=kept)
-    assert len(first["members"]) > 1
-    again = run(nodes={1}, action="evaluate", federation=kept)
-    assert again["members"] == first["members"]
-    assert again["sha256"] == first["sha256"]
-    joined = run(nodes={2}, action="join", federation=kept)
-    assert joined["examples"] == 40
-    assert {each["fingerprint"] for each in joined["members"]} <= {each["fingerprint"] for each in first["members"]}
 
 
 @pytest.mark.parametrize(

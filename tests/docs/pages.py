@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,3 +43,11 @@ def all_blocks(page: str) -> Iterator[Block]:
 def blocks(page: str, language: str) -> list[str]:
     """The texts of a page's blocks in one language."""
     return [block.text for block in all_blocks(page) if block.language == language]
+
+
+def run_python(text: str, page: str, names: dict[str, Any]) -> str:
+    """Run a Python block of a page with the names of earlier ones, as in a session that goes on; what it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(text, page, "exec"), names)
+    return printed.getvalue()

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import sys
 import types
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, text_of
+from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, run_python, text_of
 
 COMMANDS_RUN_BY = {
     "README.md": (".ci/run",),
@@ -52,10 +50,8 @@ def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
     names: dict[str, Any] = {"__name__": "page"}
     for block in all_blocks(page):
         if block.language == "python":
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                exec(compile(block.text, page, "exec"), names)
-            assert block.output is None or printed.getvalue() == block.output
+            printed = run_python(block.text, page, names)
+            assert block.output is None or printed == block.output
 
 
 def anchors(page: Path) -> set[str]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.server import Server
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
@@ -22,24 +17,11 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply, merged
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
-from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import (
-    CLASSES,
-    SPEC,
-    FakeGrid,
-    Node,
-    Proxy,
-    counts_of,
-    dealt,
-    federation_of,
-    good_reply,
-    manager,
-    points,
-)
+from tests.fakes import CLASSES, SPEC, counts_of, dealt, federation_of, good_reply, points
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
@@ -49,7 +31,6 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
-    clients,
     exchange,
     options_for,
     renamed,
@@ -274,48 +255,6 @@ def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
     assert Failures(unnamed=["bad file"]).reasons(["2", "3"]) == {"2": unsure, "3": unsure}
 
 
-# ---- saved after each phase, and resumed
-
-
-def over_legacy(options: dict[str, Any], rounds: int, n: int = 4) -> Any:
-    strategy = FlyNNStrategy(min_available_clients=n, **options)
-    proxies = [Proxy(str(i), client) for i, client in enumerate(clients(shares()))]
-    Server(client_manager=manager(*proxies), strategy=strategy).fit(rounds, timeout=None)
-    return strategy
-
-
-def over_messages(options: dict[str, Any], rounds: int, n: int = 4) -> Any:
-    strategy = message.FlyNNStrategy(min_available_nodes=n, **options)
-    nodes = {700 + i: Node(client) for i, client in enumerate(clients(shares()))}  # other ids than before
-    strategy.start(FakeGrid(nodes), num_rounds=rounds)
-    return strategy
-
-
-def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
-    """Options of a run that goes on from a saved one."""
-    return options_for(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
-
-
-@pytest.mark.parametrize("drive", [over_legacy, over_messages], ids=["legacy", "message"])
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_run_that_goes_on_from_a_saved_one_ends_in_the_same_model(
-    rounds: int, drive: Callable[..., Any], tmp_path: Path
-) -> None:
-    """After 1, 2 and 3 rounds: the columns are done; counts and selection; all."""
-    whole = over_legacy(options_for(AUTO), 3)
-    part = over_legacy(options_for(AUTO), rounds)
-    part.run.federation("1").save(tmp_path / "f.npz")
-    saved = Federation.load(tmp_path / "f.npz")
-    assert saved.phase == ("counts", "evaluation", "")[rounds - 1]
-    rest = drive(resumed(saved), 3)
-    assert sha256(rest.model) == sha256(whole.model)
-    if rounds < 3:
-        assert rest.evaluation is not None
-        assert rest.evaluation["confusion"] == whole.evaluation["confusion"]
-    rest.federation("2").save(tmp_path / "after.npz")
-    assert Federation.load(tmp_path / "after.npz").phase == ""
-
-
 # ---- members that join and leave
 
 NOBODY = federation_of(
@@ -341,20 +280,6 @@ def changed(before: Federation, purpose: str, *replies: Reply, batches: int = 1,
 
 def joined(before: Federation, *names: str) -> Federation:
     return changed(before, "join", *map(reply, names)).federation("1")
-
-
-@given(first=st.sets(st.sampled_from("abcdef")), later=st.permutations("abcdef"), data=st.data())
-def test_whoever_joins_and_leaves_in_any_order_what_is_left_is_what_the_others_make(
-    first: set[str], later: list[str], data: st.DataObject
-) -> None:
-    federation = joined(NOBODY, *sorted(first))
-    federation = joined(federation, *[name for name in later if name not in first])
-    gone = data.draw(st.permutations("abcdef"))[: data.draw(st.integers(0, 6))]
-    left = changed(federation, "withdraw", *[reply(name, cid="9" + name) for name in gone]).federation("1")
-    alone = joined(NOBODY, *sorted(set("abcdef") - set(gone)))
-    assert left.counts == alone.counts
-    assert left.counts.sha256() == alone.counts.sha256()
-    assert sorted(map(str, left.members)) == sorted(map(str, alone.members))
 
 
 def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_others(tmp_path: Path) -> None:
@@ -461,6 +386,14 @@ def test_every_driver_serves_every_purpose(driver: str) -> None:
     seen = drive(options_for(GRID[0], federation=part, purpose="evaluate"), parts)
     assert sha256(seen.model) == sha256(part.model)
     assert seen.state.results["evaluation"].figures["examples"] == 30
+    steps = exchange(AUTO)  # stops after the columns and the counts
+    steps.step(TRAIN)
+    steps.step(TRAIN)
+    begun = steps.run.federation("1")
+    rest = drive(options_for(begun.run_spec.specs, federation=begun, purpose="resume"), parts)
+    whole = drive(options_for(AUTO), parts)
+    assert sha256(rest.model) == sha256(whole.model)
+    assert rest.state.results["evaluation"].figures == whole.state.results["evaluation"].figures
 
 
 def test_a_party_that_leaves_is_in_no_other_counting() -> None:

@@ -275,20 +275,6 @@ def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
     assert (reason in caplog.text) == fails
 
 
-@BOTH
-@pytest.mark.parametrize("failing", [[], [0]])
-def test_where_failures_are_not_accepted_a_round_counts_whole_or_not_at_all(api: Api, failing: list[int]) -> None:
-    network = api(federation(3), failing)
-    strategy = network.make(accept_failures=False)
-    network.run(strategy)
-    assert len(strategy.parties) == (0 if failing else 3)
-    aside = "set aside with its round, because others failed"
-    assert strategy.missing == ({"node 0": "failed: gone", "party-1": aside, "party-2": aside} if failing else {})
-    if failing:
-        with raises(AggregationError, counted=0, missing=strategy.missing):
-            _ = strategy.model
-
-
 def test_metrics_are_aggregated_as_in_fedavg() -> None:
     def weighted(replies: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
         return {"n": sum(n for n, _ in replies), "parties": len(replies)}

@@ -218,10 +218,6 @@ def test_with_too_few_the_result_has_no_arrays() -> None:
     assert strategy.missing == {"node 10": "no reply"}
     with raises(AggregationError, missing={"node 10": "no reply"}):
         _ = strategy.model
-    empty = make()
-    assert len(empty.start(FakeGrid({})).arrays) == 0
-    with raises(AggregationError, counted=0, missing={}):
-        _ = empty.model
     unscaled = make(spec=HashPlan(4, 3, scaling="auto"))
     assert len(unscaled.start(FakeGrid({})).arrays) == 0
 

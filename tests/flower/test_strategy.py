@@ -10,7 +10,7 @@ import pytest
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 from flwr.server import Server
 
-from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import STATISTIC
 from flwr_flynn.flower.client import FlyNNClient
@@ -75,12 +75,6 @@ def test_every_party_that_is_there_is_asked() -> None:
     assert theirs == {"lr": 0.1}
     assert len({id(ins.config) for _, ins in asked}) == 3
     assert strategy.missing == {"node a": "no reply", "node b": "no reply", "node c": "no reply"}
-
-
-def test_the_package_s_config_keys_cannot_be_overridden() -> None:
-    strategy = make(on_fit_config_fn=lambda server_round: {"flynn-mode": "x"})
-    with raises(ConfigError, field="config", got="flynn-mode"):
-        strategy.configure_fit(3, NO_PARAMETERS, manager(Proxy("a")))
 
 
 def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -201,12 +195,6 @@ def test_the_model_is_distributed_once() -> None:
     assert strategy.configure_evaluate(2, NO_PARAMETERS, clients) == []
     take(strategy, 3, [(Proxy("3"), good_res(seed=2))])
     assert len(strategy.configure_evaluate(3, NO_PARAMETERS, manager(*map(Proxy, "123")))) == 3
-
-
-def test_nothing_is_distributed_before_enough_are_counted() -> None:
-    strategy = make()
-    take(strategy, 1, [(Proxy("1"), good_res())])
-    assert strategy.configure_evaluate(1, NO_PARAMETERS, manager(Proxy("1"))) == []
 
 
 def eval_res(matrix: Any, n: int | None = None, **metrics: Any) -> EvaluateRes:

@@ -74,17 +74,14 @@ def check_model(run: Run, output: Path, *sites: int) -> None:
 
 @pytest.fixture(scope="module")
 def federation(deployment: Callable[..., Deployment]) -> Deployment:
-    """Three parties with 100 digits each, for all tests, of which the last ends the parties for good."""
+    """Three parties with 100 digits each, for all tests, of which the last two end parties for good."""
     parties = {f"site{i}": {"data": (DIGITS.X[i:300:3], DIGITS.y[i:300:3]), "test_fraction": 0.0} for i in range(3)}
-    made = deployment(parties)
-    # All three are there after it, and have compiled what they need.
-    run_through(made, made.folder / "first", timeout=RUN)
-    return made
+    return deployment(parties)
 
 
 def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> None:
-    other = begin(federation, tmp_path / "other", "other", seed=8, min_parties=3)
-    run = run_through(federation, tmp_path / "one", min_parties=3)
+    other = begin(federation, tmp_path / "other", "other", seed=8, min_parties=3, timeout=RUN)
+    run = run_through(federation, tmp_path / "one", min_parties=3, timeout=RUN)
     other.wait(RUN)
     check_model(run, tmp_path / "one", 0, 1, 2)
     theirs = FlyNNClassifier.load(tmp_path / "other" / "model.npz")
@@ -92,19 +89,9 @@ def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> 
     assert theirs.counts_.n_per_class.tolist() == pooled(0, 1, 2).n_per_class.tolist()
 
 
-def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Deployment, tmp_path: Path) -> None:
-    federation.send("site2", signal.SIGSTOP)
-    start = time.monotonic()
-    try:
-        run = run_through(federation, tmp_path / "two", timeout=SOON)
-    finally:
-        federation.send("site2", signal.SIGCONT)
-    assert time.monotonic() - start < SOON + 120  # Flower's own start and end
-    check_model(run, tmp_path / "two", 0, 1)
-    assert "not counted: " in run.output
-
-
-def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Deployment, tmp_path: Path) -> None:
+def test_a_superlink_that_starts_again_leaves_no_half_of_a_model_and_a_party_killed_after_its_answer_counts(
+    federation: Deployment, tmp_path: Path
+) -> None:
     federation.send("site2", signal.SIGSTOP)
     process = begin(federation, tmp_path / "cut")
     wait_for("configure_fit: strategy sampled", tmp_path / "run.log")
@@ -112,18 +99,30 @@ def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Dep
     federation.send("site2", signal.SIGCONT)
     process.wait(RUN)
     federation.start_link()
-    # The parties come back by themselves, and a new run asks them anew.
-    check_model(run_through(federation, tmp_path / "new", min_parties=3), tmp_path / "new", 0, 1, 2)
-    assert not (tmp_path / "cut" / "model.npz").exists()
 
-
-def test_parties_killed_after_during_and_before_the_counting(federation: Deployment, tmp_path: Path) -> None:
     def kill_site2(log: Path) -> None:
         wait_for("FlyNN: counts: 3 of 3 parties", log)
         federation.end("site2")
 
-    run = run_through(federation, tmp_path / "after", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)
-    check_model(run, tmp_path / "after", 0, 1, 2)
+    # The parties come back by themselves, and a new run asks them anew.
+    run = run_through(federation, tmp_path / "new", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)
+    check_model(run, tmp_path / "new", 0, 1, 2)
+    assert not (tmp_path / "cut" / "model.npz").exists()
+
+
+def test_a_party_that_never_answers_costs_the_timeout_and_one_killed_during_the_counting_ends_a_run_of_too_few(
+    federation: Deployment, tmp_path: Path
+) -> None:
+    """Before it one was killed, of which Flower may or may not have noticed yet that it is dead."""
+    federation.send("site1", signal.SIGSTOP)
+    start = time.monotonic()
+    try:
+        run = run_through(federation, tmp_path / "two", min_available=2, min_parties=1, timeout=SOON)
+    finally:
+        federation.send("site1", signal.SIGCONT)
+    assert time.monotonic() - start < SOON + 120  # Flower's own start and end
+    check_model(run, tmp_path / "two", 0)
+    assert "not counted: " in run.output
 
     federation.send("site1", signal.SIGSTOP)  # the counting lasts until it is killed
 
@@ -135,6 +134,3 @@ def test_parties_killed_after_during_and_before_the_counting(federation: Deploym
     assert run.status == "finished:failed"
     assert "1 of at least 2 parties counted; missing: " in run.output
     assert not (tmp_path / "during" / "model.npz").exists()
-    # One is left, and Flower may or may not have noticed yet that the others are dead.
-    run = run_through(federation, tmp_path / "before", min_available=1, min_parties=1, timeout=SOON)
-    check_model(run, tmp_path / "before", 0)

@@ -27,18 +27,6 @@ def test_the_app_of_a_page_counts_every_sample(
     assert {member.counts.n_examples for member in members} == {counted}
 
 
-def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
-    (theirs.cwd / "model.npz").unlink(missing_ok=True)
-    app = write_app(
-        tmp_path, "docs/how_to/own_app.md", lambda server: server.replace("range(10)", "range(9)"), marks=OLDER_API
-    )
-    run = theirs.run(app, nodes=2)
-    assert run.status == "finished:failed", run.output[-6000:]
-    assert "AggregationError" in run.output
-    assert "0 of at least 2 parties counted" in run.output
-    assert not (theirs.cwd / "model.npz").exists()
-
-
 def test_the_bundle_holds_the_whole_package(theirs: Flower) -> None:
     output = theirs.call("flwr", "build", "--app", str(ROOT))
     (bundle,) = theirs.cwd.glob("*.fab")

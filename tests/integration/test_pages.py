@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.docs.pages import ROOT, all_blocks
+from tests.docs.pages import ROOT, all_blocks, run_python
 from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
 
 from .conftest import Flower
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # as readers run them
 
 
 MAY_DIFFER = ("output folder",)
@@ -40,13 +39,14 @@ def checkout(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page not in COMMANDS_RUN_BY])
-def test_the_commands_of_a_page(page: str, flower: Flower, tmp_path: Path) -> None:
+def test_the_commands_of_a_page(page: str, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bash blocks and Python blocks run in their order; what Python prints is what the page says.
 
     Each page has a checkout of its own; one SuperLink does for all.
     """
     flower.cwd = checkout(tmp_path / "flwr-flynn")
-    done: list[str] = []
+    monkeypatch.chdir(flower.cwd)
+    names: dict[str, Any] = {"__name__": "page"}
     output = ""
     for block in all_blocks(page):
         if block.language == "bash":
@@ -58,10 +58,5 @@ def test_the_commands_of_a_page(page: str, flower: Flower, tmp_path: Path) -> No
             for row in (" ".join(line.split()) for line in block.text.splitlines()):
                 assert row in printed_rows or row.startswith(MAY_DIFFER) or row.endswith(" down"), row
         elif block.language == "python":
-            # Names of earlier blocks are there, as in a session that goes on.
-            marker = "---- this block ----"
-            (flower.cwd / "page.py").write_text("\n".join([*done, f"print({marker!r})", block.text]))
-            printed = flower.shell(f"{shlex.quote(sys.executable)} -W ignore page.py")
-            done.append(block.text)
-            if block.output is not None:
-                assert printed.partition(f"{marker}\n")[2] == block.output, printed[-6000:]
+            printed = run_python(block.text, page, names)
+            assert block.output is None or printed == block.output

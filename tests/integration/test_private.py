@@ -59,7 +59,11 @@ def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(flower: Flower
 
 
 def test_parties_spend_no_more_than_their_policies_allow(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
-    """Two parties with a policy of epsilon 1 each; one has a sample that does not fit."""
+    """Two parties with a policy of epsilon 1 each; one has a sample that does not fit.
+
+    A third one misspells `data-path` and has Flower's numbers of the tutorials; it gives nothing, although the server
+    names a file on its disk as the run's data set.
+    """
     X = DIGITS.X.astype(float)
     X[3, 5] = np.nan
     parties: dict[str, Any] = {}
@@ -81,9 +85,14 @@ def test_parties_spend_no_more_than_their_policies_allow(deployment: Callable[..
     more = federation.run(epsilon=0.5, delta=1e-5, **public, **SMALL)
     assert more.status == "finished:failed"
     assert "site0 (declined: policy max-epsilon: " in more.output
-    exact = federation.run(**{name: public[name] for name in ("n_features", "classes", "min_available")})
+    theirs = str(federation.folder / "site1.npz")
+    node = {"num_partitions": 2, "data_pth": theirs, "max_epsilon": 1.0, "secure": True}
+    federation.start_party("site2", partition_id=0, party_id="site2", **node)
+    del public["n_examples"]
+    exact = federation.run(dataset=theirs, partitioner="iid", **public | {"min_available": 3})
     assert exact.status == "finished:failed"
     assert "only noisy counts leave this party, not phase" in exact.output
+    assert "site2 (declined: node-config data-pth: unknown" in exact.output
     assert all("Traceback" not in run.output for run in (first, again, more, exact))
     for i in range(2):
         epsilon, delta = Budget(tmp_path / f"state{i}", Policy(1.0)).spent()

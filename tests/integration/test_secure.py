@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.partition import held_out
 
 from .conftest import Deployment, Flower
 
@@ -16,17 +17,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
 DIGITS = load_dataset("digits")
-
-
-def test_ten_simulated_parties_make_the_same_sum_in_secret(flower: Flower) -> None:
-    plain = flower.run(nodes=10, decay="0.8", **SMALL)
-    secret = flower.run(nodes=10, decay="0.8", secure=True, max_examples=1000, **SMALL)
-    for run in (plain, secret):
-        assert run.status == "finished:completed", run.output[-6000:]
-        assert run.row("equal") == "yes"
-        assert run.row("parties counted") == "10 of 10"
-    assert secret.row("SHA-256 of the counts") == plain.row("SHA-256 of the counts")
-    assert "Secure aggregation completed" in secret.output
 
 
 def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
@@ -38,6 +28,7 @@ def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
         assert (run.row("equal"), run.row("whole model equal")) == ("yes", "yes")
     for what in ("SHA-256 of the counts", "SHA-256 of the model", "leave-one-out", "accuracy"):
         assert secret.row(what) == plain.row(what)
+    assert "Secure aggregation completed" in secret.output
 
 
 def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
@@ -56,21 +47,9 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
 def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., Deployment]) -> None:
     parties = {f"site{i}": {"data": (DIGITS.X[i::3], DIGITS.y[i::3]), "secure": i == 2} for i in range(3)}
     flower = deployment(parties)
-    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3, "decay": "0.8"}
-    secret = flower.run(secure=True, max_examples=1000, **public, **SMALL)
+    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3}
+    secret = flower.run(secure=True, max_examples=1000, evaluate="false", decay="0.8", **public, **SMALL)
     assert secret.status == "finished:completed", secret.output[-6000:]
     assert secret.row("parties counted") == "3 of 3"
-    assert secret.row("training samples") == str(sum(int(n) for n in _training_sizes()))
-    plain = flower.run(min_parties=2, **public, **SMALL)
-    assert plain.status == "finished:completed", plain.output[-6000:]
-    assert "site2" in plain.output
-    assert "declined: node-config secure: expected a secure sum" in plain.output
-    too_small = flower.run(secure=True, max_examples=5, timeout=30.0, **public, **SMALL)
-    assert too_small.status == "finished:failed"
-    assert "AggregationError: 0 of at least 3 parties counted" in too_small.output
-
-
-def _training_sizes() -> list[int]:
-    from flwr_flynn.app.data.partition import held_out
-
-    return [int((~held_out(len(DIGITS.y[i::3]), 0.2, 0)).sum()) for i in range(3)]
+    sizes = [(~held_out(len(DIGITS.y[i::3]), 0.2, 0)).sum() for i in range(3)]
+    assert secret.row("training samples") == str(sum(sizes))

@@ -32,3 +32,25 @@ def rewrite(path: Path, change: Change, seal: bool = True) -> None:
 def put(name: str, change: Callable[[Any], Any]) -> Change:
     """Change one array, or add it."""
     return lambda _, arrays: arrays.update({name: change(arrays.get(name, np.zeros(1, np.int8)))})
+
+
+def wrong_arrays(name: str, field: str, largest: int) -> dict[str, tuple[Change, str]]:
+    """Wrong forms of a matrix of int32 up to a magnitude: changes, and the field of the error about each."""
+    of_shape = {
+        "transposed": lambda array: np.ascontiguousarray(array.T),
+        "flat": np.ravel,
+        "a row less": lambda array: array[1:],
+        "too large": lambda array: np.full(array.shape, largest + 1, np.int32),
+        "too small": lambda array: np.full(array.shape, -(2**31), np.int32),
+    }
+    of_type = {
+        "in another order": np.asfortranarray,
+        "many rows more": lambda array: np.tile(array.astype(np.int32), (2, 1)),
+        "unsigned": lambda array: np.abs(array).astype(np.uint8),
+        "floats": lambda array: array.astype(np.float32),
+        "wide": lambda array: array.astype(np.int64),
+        "of the other end": lambda array: array.astype(">i4"),
+        "objects": lambda array: array.astype(object),
+    }
+    wrong = {kind: (put(name, change), field) for kind, change in of_shape.items()}
+    return wrong | {kind: (put(name, change), name) for kind, change in of_type.items()}

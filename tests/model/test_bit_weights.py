@@ -18,29 +18,24 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, refined_scores, weights_sha256
 from tests.memory import traced
-from tests.model.forgery import put, rewrite
+from tests.model.forgery import put, rewrite, wrong_arrays
 from tests.raising import raises
 
 X, Y = make_classification(240, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
 X = X.round(2)
 NAMES = np.array(["ash", "birch", "cedar"])
 SPEC = HashSpec(4, 64, 2, 6, 0, signed=True)
-PLAIN = FlyNNClassifier(hash_dim=64).fit(X, NAMES[Y]).model_
-REFINED = replace(
-    PLAIN,
-    refined=[np.random.default_rng(i).integers(-500, 500, (64, 3)).astype(np.int32) for i in range(len(PLAIN.members))],
-)
+PLAIN = FlyNNClassifier(SPEC).fit(X, NAMES[Y]).model_
+WEIGHTS = np.random.default_rng(0).integers(-500, 500, (64, 3)).astype(np.int32)
+REFINED = replace(PLAIN, refined=WEIGHTS)
 
 
 def test_scores_are_exact_sums_of_weights() -> None:
-    active = [member.hash.active(X[:9]) for member in PLAIN.members]
-    weights = REFINED.refined
-    assert weights is not None
-    expected = sum(each[bits].astype(np.int64).sum(axis=1) for each, bits in zip(weights, active, strict=True))
-    fortran = tuple(np.asfortranarray(each) for each in weights)
-    for each in (weights, fortran):
-        assert_array_equal(refined_scores(each, active), expected / 1024)
-    assert weights_sha256(fortran) == weights_sha256(weights) != weights_sha256(weights[::-1])
+    active = PLAIN.member.hash.active(X[:9])
+    fortran = np.asfortranarray(WEIGHTS)
+    for each in (WEIGHTS, fortran):
+        assert_array_equal(refined_scores(each, active), WEIGHTS[active].astype(np.int64).sum(axis=1) / 1024)
+    assert weights_sha256(fortran) == weights_sha256(WEIGHTS) != weights_sha256(WEIGHTS[::-1])
 
 
 def test_a_refined_model_is_another_model_and_gives_probabilities() -> None:
@@ -60,8 +55,8 @@ def test_a_refined_model_is_another_model_and_gives_probabilities() -> None:
 def test_a_class_without_samples_never_wins(empty: int) -> None:
     some = empty != Y
     first = FlyNNClassifier(SPEC).partial_fit(X[some], Y[some], classes=range(3)).model_
-    weights = tuple(np.full((64, 3), -1000, np.int32) for _ in first.members)
-    weights[0][:, empty] = 0
+    weights = np.full((64, 3), -1000, np.int32)
+    weights[:, empty] = 0
     classifier = FlyNNClassifier.from_model(replace(first, refined=weights))
     assert empty not in classifier.predict(X)
     assert not classifier.predict_proba(X)[:, empty].any()
@@ -71,7 +66,7 @@ def test_a_class_without_samples_never_wins(empty: int) -> None:
 def test_one_class_alone_wins_with_weights_of_0() -> None:
     for classes in (None, range(3)):
         model = FlyNNClassifier(SPEC).partial_fit(X[Y == 1], Y[Y == 1], classes=classes or [1]).model_
-        zeros = tuple(np.zeros((64, len(model.classes)), np.int32) for _ in model.members)
+        zeros = np.zeros((64, len(model.classes)), np.int32)
         assert set(FlyNNClassifier.from_model(replace(model, refined=zeros)).predict(X)) == {1}
 
 
@@ -101,29 +96,34 @@ def replaced_counts(classifier: FlyNNClassifier) -> FlyNNClassifier:
     "change",
     [
         lambda weights: weights[:-1],
-        lambda weights: (*weights, weights[0]),
-        lambda weights: (weights[0].T, *weights[1:]),
-        lambda weights: (weights[0].astype(np.int64), *weights[1:]),
-        lambda weights: (weights[0].astype(np.float32), *weights[1:]),
-        lambda weights: (np.full_like(weights[0], LARGEST_WEIGHT + 1), *weights[1:]),
-        lambda weights: (np.full_like(weights[0], -LARGEST_WEIGHT - 1), *weights[1:]),
-        lambda weights: (np.full_like(weights[0], -(2**31)), *weights[1:]),
+        lambda weights: weights.T,
+        lambda weights: weights[None],
+        lambda weights: weights.astype(np.int64),
+        lambda weights: weights.astype(np.float32),
+        lambda weights: np.full_like(weights, LARGEST_WEIGHT + 1),
+        lambda weights: np.full_like(weights, -LARGEST_WEIGHT - 1),
+        lambda weights: np.full_like(weights, -(2**31)),
     ],
 )
-def test_weights_that_do_not_fit_the_members_are_refused(change: Any) -> None:
+def test_weights_that_do_not_fit_the_member_are_refused(change: Any) -> None:
     with raises(DataError, field="refined"):
-        replace(REFINED, refined=change(REFINED.refined))
+        replace(REFINED, refined=change(WEIGHTS))
+
+
+def test_a_model_of_several_members_has_no_weights() -> None:
+    with raises(DataError, field="refined"):
+        replace(FlyNNClassifier(hash_dim=64).fit(X, NAMES[Y]).model_, refined=WEIGHTS)
 
 
 def test_weights_of_a_model_cannot_be_changed() -> None:
-    mine = [np.array(each) for each in REFINED.refined or ()]
+    mine = WEIGHTS.copy()
     model = replace(PLAIN, refined=mine)
     before = model.sha256()
-    mine[0][:] = 7
+    mine[:] = 7
     assert model.sha256() == before == REFINED.sha256()
     assert model.refined is not None
     with pytest.raises(ValueError, match="read-only"):
-        model.refined[0][0, 0] = 1
+        model.refined[0, 0] = 1
 
 
 # ---- files
@@ -137,8 +137,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("extreme", [0, 1, 127, 128, -128, -129, 2**15 - 1, 2**15, -(2**15), 2**20, -(2**20)])
 def test_weights_are_written_in_the_narrowest_type_that_has_them(extreme: int, tmp_path: Path) -> None:
-    weights = tuple(np.zeros(each.shape, np.int32) for each in REFINED.refined or ())
-    weights[0][3, 1] = extreme
+    weights = np.zeros((64, 3), np.int32)
+    weights[3, 1] = extreme
     model = replace(PLAIN, refined=weights)
     model_file.write(tmp_path / "m", model)
     assert FlyNNClassifier.load(tmp_path / "m").model_.sha256() == model.sha256()
@@ -151,18 +151,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "one is missing": (lambda _, arrays: arrays.pop("weights_0"), "arrays"),
     "one more": (put("weights_9", lambda array: array), "arrays"),
     "in format 9": (lambda fields, _: fields.update(format=9), "format"),
-    "transposed": (put("weights_0", lambda array: np.ascontiguousarray(array.T)), "refined"),
-    "in another order": (put("weights_0", np.asfortranarray), "weights_0"),
-    "flat": (put("weights_0", np.ravel), "refined"),
-    "a row less": (put("weights_0", lambda array: array[1:]), "refined"),
-    "a row more": (put("weights_0", lambda array: np.tile(array.astype(np.int32), (2, 1))), "weights_0"),
-    "unsigned": (put("weights_0", lambda array: np.abs(array).astype(np.uint8)), "weights_0"),
-    "floats": (put("weights_0", lambda array: array.astype(np.float32)), "weights_0"),
-    "wide": (put("weights_0", lambda array: array.astype(np.int64)), "weights_0"),
-    "of the other end": (put("weights_0", lambda array: array.astype(">i4")), "weights_0"),
-    "objects": (put("weights_0", lambda array: array.astype(object)), "weights_0"),
-    "too large": (put("weights_0", lambda array: np.full(array.shape, 2**20 + 1, np.int32)), "refined"),
-    "too small": (put("weights_0", lambda array: np.full(array.shape, -(2**31), np.int32)), "refined"),
+    **wrong_arrays("weights_0", "refined", 2**20),
 }
 
 
@@ -175,16 +164,15 @@ def test_forged_weights_are_refused(path: Path, name: str) -> None:
 
 
 def test_the_digest_covers_the_weights(path: Path) -> None:
-    rewrite(path, put("weights_1", lambda array: array + array.dtype.type(1)), seal=False)
+    rewrite(path, put("weights_0", lambda array: array + array.dtype.type(1)), seal=False)
     with raises(ModelFileError, field="digest"):
         FlyNNClassifier.load(path)
 
 
 def test_the_memory_limit_counts_the_weights(tmp_path: Path) -> None:
-    model, path = FlyNNClassifier(hash_dim=4096).fit(X, Y).model_, tmp_path / "m"
-    zeros = tuple(np.zeros((4096, 3), np.int32) for _ in model.members)
-    model_file.write(path, replace(model, refined=zeros))
-    limit = sum(memory_needed(member.spec, 3) + 4 * 3 * 4096 for member in model.members)
+    model, path = FlyNNClassifier(replace(SPEC, hash_dim=4096)).fit(X, Y).model_, tmp_path / "m"
+    model_file.write(path, replace(model, refined=np.zeros((4096, 3), np.int32)))
+    limit = memory_needed(model.member.spec, 3) + 4 * 3 * 4096
     assert FlyNNClassifier.load(path, max_bytes=limit).model_.refined is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)

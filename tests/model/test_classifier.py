@@ -242,7 +242,14 @@ def test_it_classifies_digits():
 
 @pytest.mark.parametrize(
     "labels",
-    [np.array([5, -3, 7]), np.array([0.0, 1.0, 2.0]), LABELS, LABELS.astype(object), np.array([0, 1, 2], np.uint8)],
+    [
+        np.array([5, -3, 7]),
+        np.array([0.0, 1.0, 2.0]),
+        LABELS,
+        LABELS.astype(object),
+        np.array([0, 1, 2], np.uint8),
+        np.array([False, True, False]),
+    ],
 )
 def test_labels_of_every_kind(labels, tmp_path):
     y = labels[CODES]
@@ -255,13 +262,6 @@ def test_labels_of_every_kind(labels, tmp_path):
     loaded = FlyNNClassifier.load(path)
     assert loaded.classes_.dtype == model.classes_.dtype
     assert_array_equal(loaded.predict(X), predicted)
-
-
-def test_booleans_as_labels(tmp_path):
-    model = FlyNNClassifier(spec=SPEC).fit(X, CODES == 1)
-    model.save(tmp_path / "model")
-    assert_array_equal(FlyNNClassifier.load(tmp_path / "model").predict(X), model.predict(X))
-    assert model.predict(X).dtype == bool
 
 
 @pytest.mark.parametrize("y", [[0, 1], [1.5, 2.5], [True, False]])
@@ -340,7 +340,7 @@ def test_a_spec_fixes_the_hash():
         FlyNNClassifier(SPEC).fit(X[:, :4], Y)
 
 
-def test_sizes_left_out_are_suggested():
+def test_sizes_left_out_are_suggested_and_given_ones_are_heard_by_auto():
     suggested = HashSpec.suggest(5, len(X), 3, seed=7, signed=True, center=(0.0,) * 5)
     assert FlyNNClassifier(seed=7, scaling=([0.0] * 5, None)).fit(X, Y).spec_ == suggested
     for sizes in (
@@ -350,6 +350,8 @@ def test_sizes_left_out_are_suggested():
         {"row_nnz": 6},  # for the candidates with more columns than five
         {"hash_nnz": 5},
         {"hash_dim": 50, "hash_nnz": 50},
+        {"signed": True},
+        {"signed": False},
     ):
         for member in FlyNNClassifier(**sizes).fit(X, Y).model_.members:
             assert {name: getattr(member.spec, name) for name in sizes} == sizes
@@ -460,12 +462,6 @@ def test_merging_nothing_changes_nothing():
     empty = FlyNNClassifier.from_counts(SPEC, ClassCounts.zeros(model.hash_, 3), LABELS)
     model.merge(empty)
     assert (model.decay_, model.temperature_) == before
-
-
-def test_signed_is_heard_by_auto():
-    for signed in (True, False):
-        for member in FlyNNClassifier(signed=signed).fit(X, Y).model_.members:
-            assert member.spec.signed is signed
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
@@ -585,6 +581,7 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
     member = given.model_.member
     two = FlyNNClassifier.from_model(Model((member, member), LABELS))  # whose parameters are nobody's alone
     assert (two.spec, two.decay, two.temperature, two.rule) == (None, "auto", "auto", "novelty")
+    assert (two.n_features_in_, two.classes_.tolist()) == (5, LABELS.tolist())
     for name in ("counts_", "spec_", "hash_", "decay_", "temperature_"):
         assert not hasattr(two, name)
         with raises(DataError, field="members", got="2"):

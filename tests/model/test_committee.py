@@ -18,7 +18,7 @@ from scipy.special import log_softmax
 from sklearn.datasets import load_digits, make_classification
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashPlan, HashSpec
-from flwr_flynn.errors import CountsError, DataError, SpecError
+from flwr_flynn.errors import CountsError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import candidate_scorings, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -238,15 +238,6 @@ def test_committees_that_differ_do_not_merge():
     with raises(SpecError, field="merge"):
         model.merge(FlyNNClassifier.from_model(Model(before.members[:1], LABELS)))
     assert model.model_ is before
-
-
-def test_members_have_no_single_counts():
-    model = FlyNNClassifier.from_model(committee())
-    for name in ("counts_", "spec_", "hash_", "decay_", "temperature_"):
-        assert not hasattr(model, name)
-        with pytest.raises(DataError):
-            getattr(model, name)
-    assert (model.n_features_in_, model.classes_.tolist()) == (5, LABELS.tolist())
 
 
 def test_samples_that_say_nothing_still_make_a_model():

@@ -104,8 +104,9 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def arrays(self) -> list[codec.Array]:
         model = self.model
-        weights = [*(model.refined or ()), *([] if model.gram is None else [model.gram.weights])]
-        return codec.encode(*(each.counts for each in model.members)) + [pack_signed(each) for each in weights]
+        weights = model.refined if model.gram is None else model.gram.weights
+        packed = [] if weights is None else [pack_signed(weights)]
+        return codec.encode(*(each.counts for each in model.members)) + packed
 
     @classmethod
     def disclosed(cls, tries: bool) -> str:
@@ -122,9 +123,8 @@ class EvaluationRequest(RunRequest[Tables]):
         if "gram" in config:
             arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
-            n_members = len(run.specs)
             codec.check_room_for_weights(run, party)
-            arrays, refined = arrays[:-n_members], codec.unpacked_weights(run, arrays[-n_members:])
+            arrays, refined = arrays[:-1], codec.unpacked_weights(run, arrays[-1:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:

@@ -125,7 +125,7 @@ def _descent(state: RunState, number: int) -> Descent:
 
 def _ask(state: RunState, context: Context, number: int) -> NoisyRefinementRequest:
     descent = _descent(state, number)
-    return NoisyRefinementRequest(state.run_spec, number, descent.best[0], descent.centre)
+    return NoisyRefinementRequest(state.run_spec, number, descent.best, descent.centre)
 
 
 def _fold(state: RunState, batch: Batch[Any], context: Context, number: int) -> RunState:

@@ -161,12 +161,15 @@ def test_split_seed_moves_the_split_and_the_held_out_points() -> None:
 def test_options_are_arguments_of_flwr_datasets() -> None:
     config = RunConfig.parse({"partitioner": "size", "partitioner-options": '{"partition_sizes": [100, 200, 300]}'})
     assert [len(s) for s in datasets.simulated_shares(config, 3)] == [100, 200, 300]
-    with raises(ConfigError, field="run-config partitioner"):
-        datasets.simulated_shares(config, 4)
-    with raises(ConfigError, field="run-config partitioner"):
-        datasets.simulated_shares(RunConfig(partitioner="distribution"), 7)  # no multiple of ten classes
-    with raises(ConfigError, field="run-config partitioner"):
-        datasets.simulated_shares(RunConfig(partitioner="iid", partitioner_options='{"strictness": 1}'), 2)
+    shards = json.dumps({"num_shards_per_partition": 10**18})
+    for refused, n_parties in (
+        (config, 4),
+        (RunConfig(partitioner="distribution"), 7),  # no multiple of ten classes
+        (RunConfig(partitioner="iid", partitioner_options='{"strictness": 1}'), 2),
+        (RunConfig(partitioner="shard", partitioner_options=shards), 10),  # more than points
+    ):
+        with raises(ConfigError, field="run-config partitioner"):
+            datasets.simulated_shares(refused, n_parties)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +178,6 @@ def test_options_are_arguments_of_flwr_datasets() -> None:
 def test_options_that_are_none_are_refused(bad: str) -> None:
     with raises(ConfigError, field="run-config partitioner-options"):
         RunConfig.parse({"partitioner-options": bad})
-
-
-def test_more_shards_than_points() -> None:
-    options = json.dumps({"num_shards_per_partition": 10**18})
-    with raises(ConfigError, field="run-config partitioner"):
-        datasets.simulated_shares(RunConfig(partitioner="shard", partitioner_options=options), 10)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,15 +361,6 @@ def parquet(path: Path, index: str | None, notes: Any = None) -> None:
         pq.write_table(table.replace_schema_metadata({b"pandas": notes}), path)
 
 
-@READERS
-@PARQUETS
-def test_row_labels_of_a_parquet_file_are_no_features(read: Any, index: str | None, tmp_path: Path) -> None:
-    parquet(tmp_path / "mine.parquet", index)
-    share = read(NodeConfig(data_path=str(tmp_path / "mine.parquet"), test_fraction=0.0))
-    assert share.X.tolist() == [[1, 0.5], [2, 0.25]]
-    assert share.y.tolist() == ["x", "y"]
-
-
 NOTES: dict[str, Any] = {
     "no JSON": b"{",
     "no text": b"\xff\xfe",
@@ -399,6 +387,7 @@ def test_parquet_whose_notes_name_no_row_labels_is_refused(
 
 
 HARMLESS: dict[str, Any] = {
+    "as they are": None,
     "types": lambda notes: json.dumps(notes).replace("int64", "float128").replace("numpy_type", "numpy_typo"),
     "columns": lambda notes: json.dumps(notes | {"columns": None}),
     "column labels": lambda notes: json.dumps(notes | {"column_indexes": [{"name": 5}]}),
@@ -411,7 +400,7 @@ HARMLESS: dict[str, Any] = {
 @READERS
 @PARQUETS
 @pytest.mark.parametrize("notes", HARMLESS)
-def test_what_else_pandas_notes_in_a_parquet_file_has_no_effect(
+def test_row_labels_of_a_parquet_file_are_no_features_whatever_else_pandas_notes(
     read: Any, notes: str, index: str | None, tmp_path: Path
 ) -> None:
     parquet(tmp_path / "mine.parquet", index, HARMLESS[notes])

@@ -168,9 +168,7 @@ def test_hostile_models_are_refused(entries: dict[str, Any], arrays: list[Any], 
 
 
 def test_weights_beyond_the_memory_of_a_party_are_refused_before_they_are_unpacked() -> None:
-    request = evaluation_of(
-        RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), refined=(WEIGHTS.astype("i4"),)
-    )
+    request = evaluation_of(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), refined=WEIGHTS.astype("i4"))
     party = party_of(X, LABELS, X, LABELS, memory_limit=40 * WEIGHTS.size - 1)
     assert "memory" in refusal(request, party, {}, request.arrays())
 

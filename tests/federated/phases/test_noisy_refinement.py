@@ -150,7 +150,7 @@ def test_a_run_is_the_sum_of_the_parties_gradients_and_noise(driver, tmp_path):
     assert isinstance(descent, Descent)
     refined = run.model.model_.refined
     assert refined is not None
-    assert_array_equal(refined[0], descent.best[0])
+    assert_array_equal(refined, descent.best)
     assert "4 releases of a run" in run.model.model_.guarantee
     for settings_of in settings:
         assert settings_of["budget"].spent()[0] == pytest.approx(4.0, rel=1e-3)
@@ -182,7 +182,7 @@ def test_without_noise_to_speak_of_rounds_are_those_of_the_pooled_samples(tmp_pa
         # The steps follow from the noise, which is of as many releases: the same for all, here.
         monkeypatch.setattr(GaussianRounds, "unit_noise", lambda self, n_releases: 1.0)
         monkeypatch.setattr("flwr_flynn.model.noise_record.variance", lambda noise: 1.0)
-        models.append(federate(RunOptions(**options()), members).model.model_.refined[0])
+        models.append(federate(RunOptions(**options()), members).model.model_.refined)
     for model in models[1:]:
         assert_array_equal(model, models[0])
     accuracy = (np.argmax([(models[0][bits]).sum(axis=0) for bits in HASHER.active(X)], axis=1) == Y).mean()
@@ -209,7 +209,7 @@ def test_a_run_that_stopped_goes_on_with_its_rounds(tmp_path):
     for *_, federation in saved:
         resumed = RunOptions(**options(mechanism=MECHANISM, federation=federation, purpose="resume", min_parties=2))
         again = federate(resumed, parties(tmp_path))
-        assert_array_equal(again.model.model_.refined[0], once.model.model_.refined[0])
+        assert_array_equal(again.model.model_.refined, once.model.model_.refined)
 
 
 @pytest.mark.parametrize("purpose", ["join", "withdraw"])
@@ -357,7 +357,7 @@ def test_counts_are_enough_for_a_start():
         assert (descent.centre <= CENTRE).all()
         assert 0 <= descent.momentum < 1
     empty = MECHANISM.received(0 * counts.array, counts.spec_fingerprint)
-    assert not Descent.of(empty, 3, 1.0).best[0].any()
+    assert not Descent.of(empty, 3, 1.0).best.any()
 
 
 # -------- audit
@@ -390,7 +390,7 @@ def shown_by_messages(neighbours: str, runs: int, folder: Path) -> tuple[float, 
     """Lower bound on epsilon by the messages of counts and a round that leave a party, and the epsilon promised."""
     # A record less, or the same one of the other class: nothing changes more.
     labels = {"add-remove": ([0, 1], [0, 1, 1]), "replace-one": ([0, 1, 0], [0, 1, 1])}[neighbours]
-    mechanism = GaussianRounds(1.0, 1e-5, 1, hash_nnz=3, n_classes=2, neighbours=neighbours)
+    mechanism = GaussianRounds(4.0, 1e-5, 1, hash_nnz=3, n_classes=2, neighbours=neighbours)
     run = RunSpec(HashSpec(4, 12, 2, 3, 0), NAMES[:2], mechanism)
     weights, centre = np.zeros((12, 2), np.int32), np.zeros(12, np.int64)  # residuals are as long as they may be
     requests = [CountsRequest(run), NoisyRefinementRequest(run, 1, weights, centre)]
@@ -400,7 +400,7 @@ def shown_by_messages(neighbours: str, runs: int, folder: Path) -> tuple[float, 
         active = run.hasher.active(samples)
         gradient = clipped_gradient(weights, centre, 3, [(active, y)]).gradient
         exact.append([ClassCounts.from_active(run.hasher, active, y, 2).array, gradient])
-        policy = Policy(4.0, 1e-5, mechanisms=(mechanism.kind,), neighbours=neighbours)
+        policy = Policy(8.0, 1e-5, mechanisms=(mechanism.kind,), neighbours=neighbours)
         member = party_of(samples, np.array(NAMES)[y], budget=Unwritten(folder / "state", policy))
         asked = [({PHASE: each.phase, **each.to_config()}, each.arrays()) for each in requests]
         outputs.append([[member.answer(*each).arrays[-1] for each in asked] for _ in range(runs)])
@@ -419,13 +419,13 @@ def shown_by_messages(neighbours: str, runs: int, folder: Path) -> tuple[float, 
 @pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
 def test_audit_of_the_messages_of_counts_and_a_round(neighbours, tmp_path, monkeypatch):
     monkeypatch.setattr(Mechanism, "sampler", Buffered())
-    shown, promised = shown_by_messages(neighbours, 20000, tmp_path)
+    shown, promised = shown_by_messages(neighbours, 4000, tmp_path)
     print(f"{neighbours}: at least {shown:.3f} of {promised:.3f}")
-    assert 0.5 <= shown <= promised
+    assert 0.6 * promised <= shown <= promised
 
 
 @pytest.mark.slow
 def test_an_audit_of_messages_notices_halved_noise(tmp_path, monkeypatch):
     monkeypatch.setattr(Mechanism, "sampler", Buffered(0.5))
-    shown, promised = shown_by_messages("add-remove", 5000, tmp_path)
+    shown, promised = shown_by_messages("add-remove", 2000, tmp_path)
     assert shown > promised
