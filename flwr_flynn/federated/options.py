@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
@@ -41,6 +41,35 @@ class PlannedPhase(Protocol):
     @property
     def is_counting(self) -> bool:
         """True for the counting."""
+
+
+class RunOptionsDict(TypedDict, total=False):
+    """`RunOptions` as keywords of a strategy."""
+
+    spec: HashSpec | Sequence[HashSpec] | HashPlan
+    classes: Sequence[Label]
+    min_parties: int
+    max_examples_per_party: int | None
+    decay: float | str
+    rule: str
+    feature_names: Sequence[str] | Schema | None
+    learn_schema: bool
+    mechanism: Mechanism | None
+    federation: Federation | None
+    purpose: str
+    identify: Identify
+    secure_bound: int | None
+    fraction_evaluate: float | None
+    distribute: bool
+    group_column: str
+    accept_failures: bool
+    gram: int | None
+    align: bool
+    groups: int
+    trusted: tuple[Any, Any] | None
+    group_seed: str | None
+    phases: Sequence[PlannedPhase] | None
+    on_phase: Callable[[Any], object] | None
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,15 @@ from flwr.common.logger import log
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec, phases
+from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.privacy.ledger import Budget
 
 __all__ = ["FlyNNClient", "phases"]  # importing the phases makes their requests known
 
@@ -52,10 +55,10 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: function of the same names that returns the number of columns without reading samples.
-    **options
-        Fields of `flwr_flynn.federated.party_options.PartyOptions`: `name`, `memory_limit`, `min_examples`, `n_jobs`,
-        `budget`, `evaluates`, `secure`, `gram`, `class_prior`, `leaves`, `previous`, `min_update`, `response_seconds`,
-        `on_model` and `on_answer`.
+    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
+        As in `federated.party.PartyOptions`.
+    min_update, response_seconds, on_model, on_answer
+        As in `federated.party.PartyOptions`.
 
     Raises
     ------
@@ -86,7 +89,21 @@ class FlyNNClient(NumPyClient):
         y_test: npt.ArrayLike | None = None,
         load: Callable[[Features], Samples] | None = None,
         width: Callable[[Features], int] | None = None,
-        **options: Any,
+        name: str | None = None,
+        memory_limit: int = 4 * 2**30,
+        min_examples: int = 5,
+        n_jobs: int | None = None,
+        budget: Budget | None = None,
+        evaluates: bool = False,
+        secure: bool = False,
+        gram: bool = False,
+        class_prior: bool = True,
+        leaves: bool = False,
+        previous: Samples | Callable[[Features], Samples] | None = None,
+        min_update: int = 1,
+        response_seconds: float = 0.0,
+        on_model: Callable[[FlyNNClassifier], object] | None = None,
+        on_answer: Callable[[Disclosure], object] | None = None,
     ) -> None:
         if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
             raise ConfigError("load", "none of X, y, X_test and y_test beside it", "both")
@@ -94,9 +111,18 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
-        settings = PartyOptions(**options)
-        self.name = settings.name
-        self.party = Party(load or Samples(X, y, X_test, y_test), settings, secagg.require_mask, progress, width)
+        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
+        given |= {
+            "leaves": leaves,
+            "previous": previous,
+            "min_update": min_update,
+            "response_seconds": response_seconds,
+            "on_model": on_model,
+            "on_answer": on_answer,
+        }
+        options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
+        self.name = name
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
