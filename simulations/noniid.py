@@ -666,14 +666,15 @@ def main(arguments: list[str]) -> None:
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
     if chosen.parties:
         try:
-            plan = replace(plan, parties=tuple(int(n) for n in chosen.parties.split(",")))
+            plan = replace(plan, parties=tuple(dict.fromkeys(int(n) for n in chosen.parties.split(","))))
         except ValueError:
             options.error(f"--parties: expected integers with commas between, got {chosen.parties}")
         if min(plan.parties) < 1:
             options.error(f"--parties: expected at least 1, got {min(plan.parties)}")
-    names = [name.strip() for name in (chosen.sets or (ALL_SETS if chosen.data else "digits")).split(",")]
-    if chosen.jobs > 1 and chosen.where != "process":
-        options.error(f"--jobs: expected 1 with --where {chosen.where}, got {chosen.jobs}")
+    given = (chosen.sets or (ALL_SETS if chosen.data else "digits")).split(",")
+    names = list(dict.fromkeys(name.strip() for name in given))
+    if chosen.jobs < 1 or (chosen.jobs > 1 and chosen.where != "process"):
+        options.error(f"--jobs: expected at least 1, and 1 with --where ray, got {chosen.jobs}")
     if not chosen.data and names != ["digits"]:
         options.error(f"--sets: expected --data with it, got {chosen.sets}")
     sources = [name if name == "digits" else str(chosen.data / f"{name}.npz") for name in names]

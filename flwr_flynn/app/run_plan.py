@@ -313,7 +313,7 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
         n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
         # In a secure sum, two digits or more for each sum of products.
         secure = entry * n_rows**2 if config.secure else 0
-        needs[f"the Gram matrix of {n_rows} rows"] = memory_of_gram(n_rows, n_classes) + secure
+        needs[f"the Gram matrix of {n_rows} rows (gram sets their number)"] = memory_of_gram(n_rows, n_classes) + secure
     return needs
 
 

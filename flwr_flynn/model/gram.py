@@ -99,7 +99,8 @@ class GramMatrix(Tables):
         n_rows = sum(spec.hash_dim for spec in specs)
         total = cls.zeros(n_rows, n_classes)
         for rows in gen_batches(len(y), BATCH) if len(y) else ():
-            # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
+            # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly. Their sums
+            # pass through float64, which holds those of 10**13 samples.
             z = responses(specs, X[rows], n_jobs).astype(np.float32)
             is_of_class = (y[rows] == np.arange(n_classes)[:, None]).astype(np.float32)
             products = z.T @ z
@@ -176,14 +177,14 @@ class GramFit:
     leverage: LeverageModel
 
     @classmethod
-    def of(cls, matrix: GramMatrix) -> GramFit:
+    def of(cls, matrix: GramMatrix, n_jobs: int | None = None) -> GramFit:
         """The regression that a Gram matrix leads to; the same on every machine."""
         sizes = matrix.n_per_class.tolist()
         n, by_class = max(sum(sizes), 1), matrix.sums.astype(np.float64)
         totals = matrix.sums.sum(axis=0)
         mean = totals / n
         moments = np.ascontiguousarray((by_class - matrix.n_per_class[:, None] * mean).T)
-        found = solve(matrix.square - mean[:, None] * totals, moments, n)
+        found = solve(matrix.square - mean[:, None] * totals, moments, n, n_jobs)
         rounded = np.clip(np.rint(found.weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
         bias = []
         for each in rounded:
@@ -298,7 +299,7 @@ class LearnedGram:
         None without samples that may judge it.
         """
         matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
-        fit, left_out = GramFit.of(matrix), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
+        fit, left_out = GramFit.of(matrix, n_jobs), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
         tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
         scoring = fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)
         if scoring is None:

@@ -59,7 +59,7 @@ class Solution(NamedTuple):
     residual_leverage: Floats  # (S,), for each unit of squared distance from the directions
 
 
-def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
+def solve(products: Floats, moments: Floats, n_samples: int, n_jobs: int | None = None) -> Solution:
     """Ridge regression at as many strengths as make sense.
 
     Parameters
@@ -69,6 +69,8 @@ def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
     moments : (m, L) float64
         Sum of the products of features and targets, each less its mean.
     n_samples : int
+    n_jobs : int, optional
+        Threads, of which up to `MOST_THREADS` are used; as in scikit-learn. They make no difference to the result.
     """
     m, n_targets = moments.shape
     trace = np.cumsum(products.diagonal())[-1]  # one after the other, unlike NumPy's sum
@@ -81,7 +83,7 @@ def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
     _project_out(directions, probes)
     right = np.concatenate([moments, probes], axis=1)
     found: list[tuple[Floats, float, float]] = []
-    for share, solved in zip(_STRENGTHS, _solutions(products, right, trace), strict=False):
+    for share, solved in zip(_STRENGTHS, _solutions(products, right, trace, n_jobs), strict=True):
         if solved is None or not np.isfinite(solved).all():  # of products that no samples have
             break
         strength = share * trace
@@ -97,7 +99,7 @@ def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
     return Solution(weights, strengths, directions, values, outside, rest)
 
 
-def _solutions(products: Floats, right: Floats, trace: float) -> Iterator[Floats | None]:
+def _solutions(products: Floats, right: Floats, trace: float, n_jobs: int | None) -> Iterator[Floats | None]:
     """Solutions X of (products + strength I) X = right at each strength, a few at a time; None where there is none."""
 
     def solved(share: float) -> Floats | None:
@@ -107,7 +109,7 @@ def _solutions(products: Floats, right: Floats, trace: float) -> Iterator[Floats
         substitute(factor, found)
         return found
 
-    threads = min(n_threads(-1), MOST_THREADS)
+    threads = min(n_threads(n_jobs), MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(_STRENGTHS), threads):
             yield from pool.map(solved, _STRENGTHS[first : first + threads])

@@ -99,17 +99,20 @@ def test_the_factor_is_that_of_cholesky():
     assert not ridge.factorise(-np.eye(3), 0.5)
 
 
+_OTHER = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "OMP_NUM_THREADS": "1"}
+
+
 @pytest.mark.slow
-def test_every_processor_finds_the_same_solution(tmp_path):
+def test_every_processor_and_number_of_threads_finds_the_same_solution(tmp_path):
     code = (
         "import hashlib, numpy as np; from flwr_flynn.model.ridge import solve; from tests.model.test_ridge import *;"
         "Z, Y = data(300, 130, 3); Z = Z.astype(np.int64);"
         "G = 300 * (Z.T @ Z) - np.outer(Z.sum(0), Z.sum(0)); B = G[:, :3] * 1.5;"
-        "found = solve(G / 300.0, B / 300.0, 300);"
+        "found = solve(G / 300.0, B / 300.0, 300, -1);"
         "print(*(hashlib.sha256(np.asarray(each).tobytes()).hexdigest() for each in found))"
     )
     printed = []
-    for more in ({}, {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}):
+    for more in ({}, _OTHER | {"NUMBA_CACHE_DIR": str(tmp_path)}):
         result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | more
         )

@@ -267,7 +267,7 @@ def _ask(state: RunState, context: Context) -> GramRequest:
 
 
 def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
-    fit, missing = GramFit.of(batch.total), context.unanswered_by(batch.passed)
+    fit, missing = GramFit.of(batch.total, -1), context.unanswered_by(batch.passed)
     state = state.with_result(GRAM.name, GramSolution(context.request.run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
