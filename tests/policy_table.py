@@ -97,16 +97,16 @@ REQUESTS = (*FITS, *EVALUATIONS)
 _BEFORE = {"noisy refinement": CountsRequest(_ROUNDS), "secure noisy refinement": CountsRequest(_SHARED_ROUNDS)}
 
 VALUES: dict[str, Any] = {
-    "data-path": "{folder}/mine.npz",
+    "data-path": "{data}",
     "label": "y",
     "separator": ";",
     "decimal": ",",
     "encoding": "latin-1",
     "gap-texts": "unknown, -999",
     "date-format": "dd.mm.yyyy",
-    "model-path": "{folder}/model.npz",
-    "record-path": "{folder}/left.jsonl",
-    "previous-path": "{folder}/mine.npz",
+    "model-path": "{folder}.model.npz",
+    "record-path": "{folder}.left.jsonl",
+    "previous-path": "{data}",
     "min-update": 2,
     "party-id": "Basel",
     "test-fraction": 0.3,
@@ -151,10 +151,9 @@ def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> bool:
     """Return whether a party with these node keys answers ``request``; one that leaves was counted before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "mine.npz", X=_X, y=np.array(CLASSES)[_CODES])
     values = VALUES | {"data-pth": VALUES["data-path"]}
-    node = {key: value.format(folder=folder) if isinstance(value := values[key], str) else value for key in keys}
+    places = {"folder": folder, "data": folder.parent / "mine.npz"}
+    node = {key: value.format(**places) if isinstance(value := values[key], str) else value for key in keys}
     if runtime == "deployed" and request.startswith("leave") and "leave" in node:
         stays = {key: value for key, value in node.items() if key != "leave"}
         for earlier in ("noisy", "secure share"):
@@ -179,7 +178,7 @@ def _answers(
 ) -> tuple[bool, bool, bool]:
     """True where arrays are given, where a statistic is, and where the evaluation is no refusal."""
     # Flower's numbers are in every node, and the server names the party's own file.
-    run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder / "mine.npz")}
+    run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder.parent / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
     config = {PHASE: asked.phase, **asked.to_config()}
@@ -195,7 +194,9 @@ def _answers(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
+    # Nothing here has to outlive the machine, and to wait for its disk takes longer than all the rest.
+    with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
+        np.savez(Path(folder, "mine.npz"), X=_X, y=np.array(CLASSES)[_CODES])
         yield Path(folder).resolve()
 
 

@@ -18,7 +18,7 @@ from tests.fuzzing import Totals, fuzz
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of NumPy and scikit-learn, about what is made up
 
-QUICK, SLOW = 2500, 110_000  # inputs of all decoders together
+QUICK, SLOW = 1500, 110_000  # inputs of all decoders together
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from tests.federated.secure_runs import BOUND, secretly
     "changes",
     [
         {},
-        {"gram": 64},
         {"gram": 1024},
         {"gram": 256, "align": True},
         {"align": True},

@@ -67,9 +67,15 @@ def steps_of(name: str) -> Exchange:
 
 
 @cache
+def ended(name: str) -> tuple[Run, list[FlyNNClassifier]]:
+    """A run of the registry that went well, and the models that its parties got; its tests only read them."""
+    kept: list[FlyNNClassifier] = []
+    return in_process(options_of(name), shares(), on_model=kept.append), kept
+
+
 def whole_of(name: str) -> Run:
-    """A run of the registry that went well; its tests only read it."""
-    return in_process(options_of(name), shares())
+    """A run of the registry that went well."""
+    return ended(name)[0]
 
 
 def digest(run: Run) -> str:
@@ -92,9 +98,12 @@ def lonely() -> list[dict[str, Any]]:
     return [one, none, two, rest, *others]
 
 
-@pytest.mark.parametrize("how", [*SPLITS, "lonely"])
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("name", POOLED)
+# What a driver adds is the same for both, and for any split but the one with parties of nothing.
+@pytest.mark.parametrize(
+    ("name", "driver", "how"),
+    [("gram", "in process", how) for how in SPLITS]
+    + [(name, driver, "lonely") for name in POOLED for driver in DRIVERS],
+)
 def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str) -> None:
     run = DRIVERS[driver](options_of(name), lonely() if how == "lonely" else shares(how))
     names = [phase.name for phase in run.phases]
@@ -113,17 +122,16 @@ def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str)
         assert model.gram.accuracy == pooled.model_.gram.accuracy
 
 
-@pytest.mark.parametrize("distribute", [False, True])
 @pytest.mark.parametrize("name", RUNS)
-def test_the_parties_get_the_very_model_that_the_server_has(name: str, distribute: bool) -> None:
-    kept: list[FlyNNClassifier] = []
-    changes = {} if "distribute" in RUNS[name] else {"distribute": distribute}
-    run = in_process(options_of(name, **changes), shares(), on_model=kept.append)
-    assert [model.model_.sha256() for model in kept] == [digest(run)] * 4
+def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
+    handed: list[FlyNNClassifier] = []
+    in_process(options_of(name, distribute=True), shares(), on_model=handed.append)
+    run, kept = ended(name)
+    assert [model.model_.sha256() for model in (*kept, *handed)] == [digest(run)] * 8
     np.testing.assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["one spec", "nobody evaluates the model", "gram"])
 def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
     own = phases_of(RunOptions(**options_of(name)))
     given = in_process(options_of(name, phases=own), shares())
@@ -139,11 +147,9 @@ def facts(run: Run) -> Any:
     return run.state.run_spec.specs, sums, selected, members, model.sha256()
 
 
-@pytest.mark.parametrize("how", SPLITS)
 @pytest.mark.parametrize("name", [name for name in RUNS if "distribute" not in RUNS[name]])
-def test_a_secure_run_ends_in_the_model_of_the_run_in_clear(name: str, how: str) -> None:
-    secret = secretly(options_of(name), shares(how))
-    clear = whole_of(name) if how == "iid" else in_process(options_of(name), shares(how))
+def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name: str) -> None:
+    secret, clear = secretly(options_of(name), shares("pathological")), whole_of(name)
     assert [phase.channel for phase in secret.phases] == [TRAIN] * (len(secret.phases) - 1) + [EVALUATE]
     assert facts(secret) == facts(clear)
     assert secret.num_rounds == len(secret.phases) - 1

@@ -56,6 +56,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
         flower.stop()
 
 
+@pytest.mark.slow
 def test_two_supernodes_make_one_model(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
     """The shortest run: one round, no evaluation."""
     flower = deployment({f"site{i}": {"data": (DIGITS.X[i::2], DIGITS.y[i::2])} for i in range(2)})

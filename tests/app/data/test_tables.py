@@ -473,14 +473,14 @@ def test_strange_files_that_are_tables_are_read(reader: str, tmp_path: Path) -> 
     assert load_dataset(str(csv_file(tmp_path, "a,label\r1,x\r2,y\r"))).X.tolist() == [[1], [2]]
 
 
-def test_a_million_levels_take_bounded_memory(tmp_path: Path) -> None:
+def test_a_hundred_thousand_levels_take_bounded_memory(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    path = csv_file(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(10**6)))
+    path = csv_file(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(10**5)))
     tracemalloc.start()
     found = opened(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.reports[0].kind == "category"
-    assert peak < 2**27
+    assert peak < 2**27 / 10
     with raises(SchemaError, field="columns"):
         counted(found).schema()
