@@ -69,9 +69,11 @@ def _weights(rows: pd.DataFrame) -> Array:
 
 def fitted(rows: pd.DataFrame) -> Entry:
     """The entry of `planning.CURVES` for the rows of one mechanism."""
+    given = [each.to_numpy(float) for each in _given(rows)]
+    ratio, weights = rows["all ratio"].to_numpy(float), np.sqrt(_weights(rows))
 
-    def error(curve: Array) -> Any:
-        return (planning.relative(curve, 0.0, *_given(rows)) - rows["all ratio"]) * np.sqrt(_weights(rows))
+    def error(curve: Array) -> Array:
+        return (planning.relative(curve, 0.0, *given) - ratio) * weights
 
     found = least_squares(error, [4.0, 0.7, 0.3], loss="soft_l1", f_scale=0.003).x
     curve = tuple(round(float(each), 3) for each in found)

@@ -40,7 +40,7 @@ def test_constants_are_found_again_and_intervals_hold_the_sets() -> None:
     assert curve == pytest.approx(CURVE, abs=0.01)
     assert shifts[1] == pytest.approx(0, abs=0.01) == pytest.approx(smallest[1], abs=0.01)
     assert shifts[0] > 0 > shifts[2]  # the slack alone covers sets without a spread
-    rows = made(40, 1.0)
+    rows = made(60, 1.0)
     curve, shifts, _, around = plan.fitted(rows)
     assert curve[1] == pytest.approx(CURVE[1], abs=0.2)
     # Normal quantiles of the shifts of sets; the slack makes them narrower.
@@ -54,7 +54,7 @@ def test_constants_are_found_again_and_intervals_hold_the_sets() -> None:
 
 
 def test_a_set_says_nothing_about_itself() -> None:
-    rows = made(6, 0.5)
+    rows = made(12, 0.5)
     before = plan.left_out(rows)[plan.FIGURES]
     name = rows["set"] == "set 3"
     rows.loc[name, "all ratio"] = rows.loc[name, "all ratio"] ** 3
@@ -85,11 +85,11 @@ def test_a_run_has_the_noise_of_all_that_are_there(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_quick_run_writes_its_tables(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(plan_runs, "EPSILONS", (1.0,))
+    monkeypatch.setattr(plan_runs, "EPSILONS", (1.0, 4.0))
     monkeypatch.setattr(plan_runs, "DRAWS", 1)
     assert command.main(["plan", "--quick", "--out", str(tmp_path)]) == 0
     rows = read(tmp_path / "plan.csv")
-    assert len(rows) == 7 * (4 + 4 + 3)
+    assert len(rows) == 7 * 2 * (4 + 4 + 3)
     assert all(0 <= float(row["all"]) <= 1 and float(row["noise"]) > 0 for row in rows)
     text = (tmp_path / "summary.md").read_text()
     assert all(f"## {title}\n" in text for title in plan.TITLES)
