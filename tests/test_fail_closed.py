@@ -31,6 +31,7 @@ from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import CountsOfSpecs
@@ -164,6 +165,22 @@ def test_every_bound_of_a_node_is_in_its_policy() -> None:
     more = {"composition": "zcdp", "max-releases": 7, "mechanisms": "gaussian"}
     expected = Policy(2.0, 1e-5, ["gaussian"], secure_sum=True, max_releases=7, composition="zcdp")
     assert NodeConfig.parse(node | more).policy() == expected
+
+
+# ---- leaving
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(named: bool, tmp_path: Path) -> None:
+    allowed = {"max_delta": 1e-5, "secure_sum": True, "max_epsilon": 1.1}
+    name = "Basel" if named else None
+    with secagg.masking(BOUND, 2):
+        stays = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True)
+        assert stays.fit([], share())[0] != []
+        leaves = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True, leaves=True)
+        arrays, _, metrics = leaves.fit([], share() | LEAVE)
+    assert arrays == []
+    assert str(metrics[REFUSED]).startswith("leave: ")
 
 
 # ---- nothing is looked at for a refusal
