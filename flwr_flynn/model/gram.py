@@ -177,14 +177,14 @@ class GramFit:
     leverage: LeverageModel
 
     @classmethod
-    def of(cls, matrix: GramMatrix, n_jobs: int | None = None) -> GramFit:
-        """The regression that a Gram matrix leads to; the same on every machine."""
+    def of(cls, matrix: GramMatrix, n_jobs: int | None = None, at: int | None = None) -> GramFit:
+        """The regression that a Gram matrix leads to, or one strength of it; the same on every machine."""
         sizes = matrix.n_per_class.tolist()
         n, by_class = max(sum(sizes), 1), matrix.sums.astype(np.float64)
         totals = matrix.sums.sum(axis=0)
         mean = totals / n
         moments = np.ascontiguousarray((by_class - matrix.n_per_class[:, None] * mean).T)
-        found = solve(matrix.square - mean[:, None] * totals, moments, n, n_jobs)
+        found = solve(matrix.square - mean[:, None] * totals, moments, n, n_jobs, at)
         rounded = np.clip(np.rint(found.weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
         bias = []
         for each in rounded:
@@ -311,11 +311,10 @@ class LearnedGram:
 
         The strength is the last one, where so few samples are left that it is not solved any more.
         """
-        old, fit = self.scoring, GramFit.of(sums)
+        old, fit = self.scoring, GramFit.of(sums, at=self.at)
         if not fit.weights.any():
             return None
-        at = min(self.at, fit.n_strengths - 1)
-        return LearnedGram(sums, fit.scoring_at(at, old.specs, old.temperature, old.share, old.accuracy), self.at)
+        return LearnedGram(sums, fit.scoring_at(0, old.specs, old.temperature, old.share, old.accuracy), self.at)
 
 
 def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:

@@ -17,7 +17,7 @@ trace comes from 16 vectors of fixed signs (Hutchinson 1990).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -59,7 +59,9 @@ class Solution(NamedTuple):
     residual_leverage: Floats  # (S,), for each unit of squared distance from the directions
 
 
-def solve(products: Floats, moments: Floats, n_samples: int, n_jobs: int | None = None) -> Solution:
+def solve(
+    products: Floats, moments: Floats, n_samples: int, n_jobs: int | None = None, at: int | None = None
+) -> Solution:
     """Ridge regression at as many strengths as make sense.
 
     Parameters
@@ -71,6 +73,8 @@ def solve(products: Floats, moments: Floats, n_samples: int, n_jobs: int | None 
     n_samples : int
     n_jobs : int, optional
         Threads, of which up to `MOST_THREADS` are used; as in scikit-learn. They make no difference to the result.
+    at : int, optional
+        Index of the one strength to solve at; the largest index below it that makes sense, where it makes none.
     """
     m, n_targets = moments.shape
     trace = np.cumsum(products.diagonal())[-1]  # one after the other, unlike NumPy's sum
@@ -83,24 +87,28 @@ def solve(products: Floats, moments: Floats, n_samples: int, n_jobs: int | None 
     _project_out(directions, probes)
     right = np.concatenate([moments, probes], axis=1)
     found: list[tuple[Floats, float, float]] = []
-    for share, solved in zip(_STRENGTHS, _solutions(products, right, trace, n_jobs), strict=True):
-        if solved is None or not np.isfinite(solved).all():  # of products that no samples have
+    shares = _STRENGTHS if at is None else _STRENGTHS[at::-1]
+    for share, solved in zip(shares, _solutions(products, right, shares, trace, n_jobs), strict=True):
+        strength, makes_sense = share * trace, False
+        if solved is not None and np.isfinite(solved).all():  # else of products that no samples have
+            freedom = max(_freedom(probes, solved[:, n_targets:], strength), 0.0)
+            along = math.fsum((values / (values + strength)).tolist())
+            makes_sense = share == _STRENGTHS[0] or along + freedom <= _MOST_LEVERAGE * n_samples
+            if makes_sense:
+                rest = freedom / outside if outside > 0.0 else 0.0
+                found.append((np.ascontiguousarray(solved[:, :n_targets]), strength, rest))
+        if makes_sense != (at is None):  # the first of all that makes none, or the first that does
             break
-        strength = share * trace
-        freedom = max(_freedom(probes, solved[:, n_targets:], strength), 0.0)
-        along = math.fsum((values / (values + strength)).tolist())
-        if found and along + freedom > _MOST_LEVERAGE * n_samples:
-            break
-        rest = freedom / outside if outside > 0.0 else 0.0
-        found.append((np.ascontiguousarray(solved[:, :n_targets]), strength, rest))
     if not found:
         return nothing
     weights, strengths, rest = (np.array(each) for each in zip(*found, strict=True))
     return Solution(weights, strengths, directions, values, outside, rest)
 
 
-def _solutions(products: Floats, right: Floats, trace: float, n_jobs: int | None) -> Iterator[Floats | None]:
-    """Solutions X of (products + strength I) X = right at each strength, a few at a time; None where there is none."""
+def _solutions(
+    products: Floats, right: Floats, shares: Sequence[float], trace: float, n_jobs: int | None
+) -> Iterator[Floats | None]:
+    """Solutions X of (products + share trace I) X = right, a few at a time; None where there is none."""
 
     def solved(share: float) -> Floats | None:
         factor, found = products.copy(), right.copy()
@@ -111,8 +119,8 @@ def _solutions(products: Floats, right: Floats, trace: float, n_jobs: int | None
 
     threads = min(n_threads(n_jobs), MOST_THREADS)
     with ThreadPoolExecutor(threads) as pool:
-        for first in range(0, len(_STRENGTHS), threads):
-            yield from pool.map(solved, _STRENGTHS[first : first + threads])
+        for first in range(0, len(shares), threads):
+            yield from pool.map(solved, shares[first : first + threads])
 
 
 @njit(nogil=True, cache=True)

@@ -77,6 +77,17 @@ def test_strengths_end_where_the_mean_leverage_is_a_half():
     assert np.isfinite(found.weights).all()
 
 
+@pytest.mark.parametrize("n", [20, 60, 300])
+def test_one_strength_is_solved_as_among_all(n):
+    Z, Y = data(n, 100, 2)
+    every = solve(*sums_of(Z, Y))
+    for at in range(MOST_STRENGTHS):
+        one, last = solve(*sums_of(Z, Y), at=at), min(at, len(every.strengths) - 1)
+        assert one.strengths == every.strengths[[last]]
+        assert np.array_equal(one.weights, every.weights[[last]])
+        assert one.residual_leverage == every.residual_leverage[[last]]
+
+
 @pytest.mark.parametrize("n", [1, 5])
 def test_weights_are_0_where_nothing_varies(n):
     found = solve(*sums_of(np.full((n, 6), 3.0), np.eye(5)[:n]))
