@@ -294,9 +294,8 @@ def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
     bytes than 50 rounds of a perceptron: a row with each other about .65. docs/explanation/defaults.md has the
     measurements.
     """
-    most = min(n_examples, n_examples * n_classes // 8)
-    bytes_ = _PERCEPTRON * (n_features + n_classes)
-    return max([1024, *(rows for rows in _GRAM_SIZES if rows <= most and 0.65 * rows**2 <= bytes_)])
+    most, most_bytes = min(n_examples, n_examples * n_classes // 8), _PERCEPTRON * (n_features + n_classes)
+    return max([1024, *(rows for rows in _GRAM_SIZES if rows <= most and 0.65 * rows**2 <= most_bytes)])
 
 
 def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ def solve(
     n_jobs : int, optional
         Threads, of which up to `MOST_THREADS` are used; as in scikit-learn. They make no difference to the result.
     at : int, optional
-        Index of the one strength to solve at; the largest index below it that makes sense, where it makes none.
+        Index of the one strength to solve at; where that makes no sense, the largest index below it that does.
     """
     m, n_targets = moments.shape
     trace = np.cumsum(products.diagonal())[-1]  # one after the other, unlike NumPy's sum

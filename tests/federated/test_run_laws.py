@@ -147,9 +147,13 @@ def facts(run: Run) -> Any:
     return run.state.run_spec.specs, sums, selected, members, model.sha256()
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if "distribute" not in RUNS[name]])
-def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name: str) -> None:
-    secret, clear = secretly(options_of(name), shares("pathological")), whole_of(name)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("gram", how) for how in SPLITS if how != "pathological"]
+    + [(name, "pathological") for name in RUNS if "distribute" not in RUNS[name]],
+)
+def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name: str, how: str) -> None:
+    secret, clear = secretly(options_of(name), shares(how)), whole_of(name)
     assert [phase.channel for phase in secret.phases] == [TRAIN] * (len(secret.phases) - 1) + [EVALUATE]
     assert facts(secret) == facts(clear)
     assert secret.num_rounds == len(secret.phases) - 1

@@ -60,7 +60,7 @@ def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
     at_once = Grid(6)
     whole = ran(at_once, **options)
     assert {len(turn) for turn in at_once.turns if turn} == {6}
-    for size in (1, 4):
+    for size in (1, 4, 6):
         in_turns = Grid(6)
         parts = ran(in_turns, nodes_at_a_time=size, **options)
         assert parts.model.model_.sha256() == whole.model.model_.sha256()

@@ -220,9 +220,9 @@ def goodness(drawn, pmf):
 @pytest.mark.parametrize("scale", [0.8, 3.0, 20.0])
 @pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(3)], ids=["opendp", "seeded"])
 def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
-    assert goodness(sampler.laplace(20000, scale), laplace_pmf(scale, math.ceil(20 * scale))) > UNLIKELY
+    assert goodness(sampler.laplace(40000, scale), laplace_pmf(scale, math.ceil(20 * scale))) > UNLIKELY
     if isinstance(sampler, OpenDPNoise) or scale > 1:
-        assert goodness(sampler.gaussian(20000, scale), gaussian_pmf(scale)) > UNLIKELY
+        assert goodness(sampler.gaussian(40000, scale), gaussian_pmf(scale)) > UNLIKELY
 
 
 @pytest.mark.parametrize("mechanism", [ALL[0], ALL[3], ALL[5]], ids=["gaussian", "laplace", "top-t"])
@@ -253,9 +253,9 @@ def test_the_largest_noisy_scores_are_draws_without_replacement(sampler):
     for first, second in permutations(range(4), 2):
         law[first, second] = weights[first] / weights.sum() * weights[second] / (weights.sum() - weights[first])
         drawn[first, second] = 0
-    for _ in range(FEW):
+    for _ in range(RUNS):
         drawn[tuple(sampler.top(scores, how_many, scale).tolist())] += 1
-    assert chisquare(list(drawn.values()), FEW * np.array(list(law.values()))).pvalue > UNLIKELY
+    assert chisquare(list(drawn.values()), RUNS * np.array(list(law.values()))).pvalue > UNLIKELY
 
 
 # What is released

@@ -84,7 +84,7 @@ def test_the_gram_matrix_is_measured_with_a_cap_and_without_one(task, kind):
     rows = liars.by_gram(task, kind, 0.2, PLAN)
     assert [row["method"] for row in rows] == list(TWO_ORDERS)
     (liar,) = task.liars(0.2)
-    for n_rows, cap, row in ((0, task.cap, rows[1]), (32, None, rows[2])):
+    for n_rows, cap, row in zip((0, 0, 32, 32), (None, task.cap) * 2, rows, strict=True):
         lying = liars.lying_parties(task, liars.honest_parties(task), frozenset({liar}), kind, cap)
         parties = [party_of(each.X, each.y, name=each.name, gram=True) for each in lying]
         plan = HashPlan(64, 10, task.plan.n_examples, "auto")
