@@ -1,0 +1,73 @@
+"""`python -m simulations gram`: leverages by any number of directions, the table of sets, and that of the parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flwr_flynn.model.gram import GramFit, GramMatrix
+from flwr_flynn.model.gram_scoring import responses
+from simulations import __main__ as command
+from simulations import families, gram
+from simulations.families import FAMILIES
+from tests.simulations.tables import read
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    from flwr_flynn import HashSpec
+
+    specs = (HashSpec(12, 48, 4, 12, seed=1, signed=True, center=[1.0] * 12, scale=[1.0] * 12),)
+    X, y = FAMILIES["heavy"](90, 3)
+    X = np.log(X)
+    matrix = GramMatrix.from_data(specs, X, y, 4)
+    return responses(specs, X).astype(np.float64), matrix, GramFit.of(matrix)
+
+
+def test_leverages_by_all_directions_are_exact(fitted):
+    z, matrix, fit = fitted
+    found = gram.leverage_by(fit, matrix, -1).of(z, len(z))
+    centred = z - z.mean(axis=0)
+    for at, strength in enumerate(fit.leverage.strengths):
+        inverse = np.linalg.inv(centred.T @ centred + strength * np.eye(z.shape[1]))
+        np.testing.assert_allclose(found[:, at], 1 / len(z) + ((centred @ inverse) * centred).sum(axis=1), rtol=0.02)
+
+
+@pytest.mark.parametrize("n_directions", [0, 4, 31])
+def test_the_mean_leverage_does_not_depend_on_the_number_of_directions(fitted, n_directions):
+    z, matrix, fit = fitted
+    found, built = gram.leverage_by(fit, matrix, n_directions).of(z, len(z)), fit.leverage.of(z, len(z))
+    np.testing.assert_allclose(found.mean(axis=0), built.mean(axis=0), rtol=0.01)
+    assert np.abs(found - built).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_are_a_function_of_the_seed(name):
+    X, y = FAMILIES[name](200, 1)
+    again, other = FAMILIES[name](200, 1), FAMILIES[name](200, 2)
+    assert np.array_equal(X, again[0])
+    assert np.array_equal(y, again[1])
+    assert not np.array_equal(X, other[0])
+    assert X.shape[0] == len(y) == 200
+    assert y.min() >= 0
+    assert len(np.unique(y)) > 1
+
+
+def test_the_experiment_writes_sets_and_parts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gram, "FAMILIES", {"parity": families.parity})
+    assert command.main(["gram", "--quick", "--sets", "iris", "--gram", "64", "--out", str(tmp_path)]) == 0
+    lines = {line["set"]: line for line in read(tmp_path / "sets.csv")}
+    assert [*lines] == ["iris", "generated: parity"]
+    folds = read(tmp_path / "folds.csv")
+    assert len(folds) == 4
+    for name, line in lines.items():
+        of_set = [fold for fold in folds if fold["set"] == name]
+        mean = np.mean([float(fold[gram.BUILT]) for fold in of_set])
+        assert float(line["with Gram matrix"]) == pytest.approx(mean)
+        assert float(line["change"]) == pytest.approx(mean - float(line["committee"]))
+    assert (lines["iris"]["forest"], float(lines["generated: parity"]["forest"]) > 0.4) == ("", True)
+    summary = (tmp_path / "summary.md").read_text("utf-8")
+    assert all(f"| 100 | {name} |" in summary for name in gram.VARIANTS)
+    capsys.readouterr()
+    assert command.main(["gram", "--quick", "--sets", "iris", "--gram", "64", "--out", str(tmp_path)]) == 0
+    assert "samples," not in capsys.readouterr().err  # all cells were there
