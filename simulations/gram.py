@@ -5,8 +5,8 @@ Balanced accuracy, means of stratified folds. "change" is that of the model when
 same scores on the fold held out. Sets are those of the folder, and six generated families (`simulations.families`),
 which nothing was chosen on, beside forest and boosting with balanced weights.
 
-The parts, each put in the place of what is built, with the same sums: leverages of samples from 0, 4 or all directions
-in the place of 32 (0: by the distance from the mean alone; all: exact); half of the weight
+The parts, each put in the place of what is built, with the same sums: leverages of samples from 0, 32 or all directions
+in the place of 128 (0: by the distance from the mean alone; all: exact); half of the weight
 for the Gram matrix, or all of it. Finished pieces are kept under the output folder.
 """
 
@@ -48,7 +48,7 @@ from simulations.results import (
 Array = npt.NDArray[Any]
 
 BUILT = "as built"
-DIRECTIONS = {"0 directions": 0, "4 directions": 4, "all directions": -1}
+DIRECTIONS = {"0 directions": 0, "32 directions": 32, "all directions": -1}
 SHARES = {"half of the weight": 0.5, "all of the weight": 1.0}
 TREES = ("forest", "boosting")
 VARIANTS = (BUILT, *DIRECTIONS, *SHARES)

@@ -138,7 +138,11 @@ class GramMatrix(Tables):
 
 
 class LeverageModel(NamedTuple):
-    """The leverage of a sample at S ridge strengths, from its responses, see `model.ridge`."""
+    """The leverage of a sample at S ridge strengths, from its responses, see `model.ridge`.
+
+    The part along the directions is exact. The part outside is q / (1 + q), as of any sample that is in the sums itself
+    (Sherman & Morrison 1950), with q in proportion to the squared distance: below 1 however far a sample is out.
+    """
 
     directions: npt.NDArray[np.int32]  # (m, r), in units of `DIRECTION_UNIT`
     mean: npt.NDArray[np.int32]  # (m,) mean responses of all samples, in units of `MEAN_UNIT`
@@ -154,8 +158,9 @@ class LeverageModel(NamedTuple):
         coordinates = (z @ self.directions.astype(np.float64) - offset * MEAN_UNIT) * DIRECTION_UNIT
         distances = ((z / MEAN_UNIT - self.mean) ** 2).sum(axis=1) * MEAN_UNIT**2
         found = np.empty((len(z), len(self.strengths)))
-        of_residual, least = self.residual_leverage, 1.0 / n_samples
-        _add_up(coordinates * coordinates, distances, self.eigenvalues, self.strengths, of_residual, least, found)
+        mean = np.minimum(self.residual_leverage * (self.residual / n_samples), LARGEST_LEVERAGE)
+        odds, least = self.residual_leverage / (1.0 - mean), 1.0 / n_samples  # odds of the mean: mean / (1 - mean)
+        _add_up(coordinates * coordinates, distances, self.eigenvalues, self.strengths, odds, least, found)
         return found
 
     def mean_at(self, at: int, n_samples: int) -> float:
@@ -335,14 +340,18 @@ def memory_of_gram(n_rows: int, n_classes: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _add_up(squares, distances, values, strengths, rest, least, out):  # type: ignore[no-untyped-def]
-    """Leverages, (b, S), from squared coordinates, (b, r), and squared distances from the mean, (b,)."""
+def _add_up(squares, distances, values, strengths, odds, least, out):  # type: ignore[no-untyped-def]
+    """Leverages, (b, S), from squared coordinates, (b, r), and squared distances from the mean, (b,).
+
+    `odds`, (S,), are those of the leverage for each unit of squared distance outside the directions.
+    """
     for p in range(len(squares)):
         outside = distances[p]
         for j in range(len(values)):
             outside -= squares[p, j]
         for s in range(len(strengths)):
-            total = least + max(outside, 0.0) * rest[s]
+            q = max(outside, 0.0) * odds[s]
+            total = least + q / (1.0 + q)
             for j in range(len(values)):
                 total += squares[p, j] / (values[j] + strengths[s])
             out[p, s] = total

@@ -6,8 +6,8 @@ the targets kept by the intercept b. All of it follows from sums over the sample
 
 The leverage of a sample whose responses are z is 1 / n + (z - mean)' (P + strength I)**-1 (z - mean): its own share in
 its own prediction, by which leave-one-out follows from one regression (Allen 1974). It follows from the sample's
-coordinates on the directions in which the samples spread most, by their eigenvalues; outside these it is in proportion
-to the squared distance, so that its mean is right.
+coordinates on the directions in which the samples spread most, by their eigenvalues; outside these it follows from the
+squared distance and the mean.
 
 LAPACK's results depend on the machine in their last digits. Here every operation has a fixed order, and each is
 rounded exactly. The directions come from subspace iteration (Halko, Martinsson & Tropp 2011). What they leave of the
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 MOST_STRENGTHS = 6
 """Strengths of a solution, at most."""
 
-MOST_DIRECTIONS = 32
+MOST_DIRECTIONS = 128
 """Directions of a solution, at most."""
 
 MOST_THREADS = 2
@@ -42,6 +42,7 @@ MOST_THREADS = 2
 
 _MOST_LEVERAGE = 0.5  # mean of the samples: beyond, leave-one-out means little
 _STRENGTHS = tuple(2.0**-k for k in range(8, 8 + 2 * MOST_STRENGTHS, 2))  # times the trace
+_ROUNDING = 1e-9  # share of the trace below which nothing is outside the directions
 _PROBES = 16
 _ITERATIONS = 6  # of the subspace
 _SWEEPS = 12  # of Jacobi's rotations
@@ -82,7 +83,8 @@ def solve(
     if not 0.0 < trace < np.inf:
         return nothing
     directions, values = _top_directions(np.ascontiguousarray(products), min(MOST_DIRECTIONS, m))
-    outside = max(trace - math.fsum(values.tolist()), 0.0)
+    outside = trace - math.fsum(values.tolist())
+    outside = outside if outside > _ROUNDING * trace else 0.0
     probes = draw_signs(np.uint64(0), m, _PROBES).astype(np.float64)
     _project_out(directions, probes)
     right = np.concatenate([moments, probes], axis=1)

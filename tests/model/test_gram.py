@@ -133,13 +133,17 @@ def test_scores_are_those_of_a_regression_with_an_intercept() -> None:
         assert_allclose(scores, fitted.predict(z), atol=1e-3)
 
 
-def test_leverages_are_about_those_of_the_samples_even_where_these_differ_much() -> None:
-    """Few samples far out and many equal ones: the mean says nothing of either."""
-    points = np.concatenate([X[:100], np.repeat(X[100:105], 30, axis=0), X[105:120] * 20])
-    fit = GramFit.of(GramMatrix.from_data(SPECS, points, np.arange(len(points)) % 3, 3))
-    found = fit.leverage.of(responses(SPECS, points).astype(float), len(points))
+@pytest.mark.parametrize("times", [1, 12])
+def test_leverages_are_about_those_of_the_samples_even_where_these_differ_much(times: int) -> None:
+    """Few samples far out and many equal ones: the mean says nothing of either. With and without a part outside."""
+    specs = [replace(spec, hash_dim=times * spec.hash_dim, hash_nnz=times * spec.hash_nnz) for spec in SPECS]
+    points = np.concatenate([X[:280], np.repeat(X[280:285], 30, axis=0), X[285:300] * 20])
+    fit = GramFit.of(GramMatrix.from_data(specs, points, np.arange(len(points)) % 3, 3))
+    found = fit.leverage.of(responses(specs, points).astype(float), len(points))
+    assert (fit.leverage.residual > 0) == (times > 1)
+    assert found.max() < 1
     for at, strength in enumerate(fit.leverage.strengths):
-        exact = exact_leverages(points, SPECS, strength)
+        exact = exact_leverages(points, specs, strength)
         assert np.mean(np.abs(found[:, at] - exact)) < 0.1 * exact.mean()
         assert fit.leverage.mean_at(at, len(points)) == pytest.approx(exact.mean(), rel=0.05)
 
@@ -178,7 +182,7 @@ def test_a_sample_that_nothing_else_tells_of_is_wrong(how: str) -> None:
     labels = np.where(np.arange(300) == 7, 3, Y) if how == "alone" else Y
     fit = GramFit.of(GramMatrix.from_data(SPECS, X, labels, 4))
     if how == "far out":
-        fit = replace(fit, leverage=fit.leverage._replace(residual_leverage=fit.leverage.residual_leverage + 1.0))
+        fit = replace(fit, leverage=fit.leverage._replace(directions=fit.leverage.directions * 10))
     correct, losses = fit.tables(SPECS, X[7:8], labels[7:8])
     assert not correct.any()
     assert (losses[:, :, labels[7]] == round(64 / LOSS_UNIT)).all()
