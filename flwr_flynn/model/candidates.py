@@ -291,8 +291,8 @@ def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
     """Rows of the Gram matrix of effort "thorough": 1024, 2048 or 4096.
 
     More than 1024 are no more than the samples, an eighth of the samples times the classes at most, and take no more
-    bytes than 50 rounds of a perceptron: a row with each other about .65. docs/explanation/defaults.md has the
-    measurements.
+    bytes than 50 rounds of a perceptron with 256 hidden units: about .65 times the square of the rows.
+    docs/explanation/defaults.md has the measurements.
     """
     most, most_bytes = min(n_examples, n_examples * n_classes // 8), _PERCEPTRON * (n_features + n_classes)
     return max([1024, *(rows for rows in _GRAM_SIZES if rows <= most and 0.65 * rows**2 <= most_bytes)])

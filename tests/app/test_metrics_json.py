@@ -262,7 +262,7 @@ def run_of(
         min_available_clients=3,
         min_parties=3,
         decay=0.5 if spec else "auto",
-        gram=config.gram,
+        gram=config.gram or None,  # as the app does: None where the effort decides
         align=config.align,
     )
     offsets = [0.0] * 3 if not config.align else [-6.0, 0.0, 6.0]
@@ -292,6 +292,7 @@ def run_of(
         ({"gram": 32}, None, 1),
         ({"gram": 32}, None, 8),
         ({"effort": "thorough"}, None, 1),
+        ({"effort": "thorough"}, None, 8),
         ({"effort": "quick"}, None, 8),
         ({"gram": 32}, HashSpec(4, 64, 2, 6, 0, signed=True), 1),
     ],

@@ -146,6 +146,11 @@ def test_sizes_of_efforts(effort, n, n_classes, hash_dim, hash_nnz):
         (784, 10, 4095, 2048),
         (10, 200, 1000, 1024),
         (1, 2, 10**9, 1024),
+        (24, 2, 10**9, 1024),  # the last of so few bytes, and the first of more
+        (25, 2, 10**9, 2048),
+        (96, 10, 10**9, 2048),
+        (97, 10, 10**9, 4096),
+        (784, 10, 4096, 4096),
     ],
 )
 def test_rows_of_the_gram_matrix_follow_from_the_data_and_the_bytes_of_a_perceptron(n_features, n_classes, n, rows):

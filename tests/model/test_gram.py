@@ -230,6 +230,20 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
     assert model.forget(X[:200], Y[:200]).model_.gram is None  # without samples there are no scores
 
 
+def test_other_sums_keep_the_strength_or_have_the_last_one_and_it_is_back_with_the_samples() -> None:
+    at = FIT.n_strengths - 2
+    learned, n_solved = LearnedGram(GRAM, FIT.scoring_at(at, SPECS, 0.25, 0.5, 0.9), at), set()
+    for n in (300, 200, 40, 20, 300):
+        sums = GramMatrix.from_data(SPECS, X[:n], Y[:n], 3)
+        every, changed = GramFit.of(sums), learned.changed(sums)
+        n_solved.add(every.n_strengths)
+        assert changed is not None
+        learned, solved = changed, min(at, every.n_strengths - 1)
+        assert learned.scoring.sha256() == every.scoring_at(solved, SPECS, 0.25, 0.5, 0.9).sha256()
+    assert at + 1 < max(n_solved)
+    assert at >= min(n_solved)
+
+
 def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None:
     for some, labels in ((X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2), (X[:1], Y[:1])):
         assert LearnedGram.of(SPECS, some, labels, 3, None) is None

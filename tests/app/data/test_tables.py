@@ -484,3 +484,11 @@ def test_a_hundred_thousand_levels_take_bounded_memory(tmp_path: Path) -> None:
     assert peak < 2**27 / 10
     with raises(SchemaError, field="columns"):
         counted(found).schema()
+
+
+def test_of_too_many_levels_those_of_one_row_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = csv_file(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 3)
+    for most, n_levels in ((101, 101), (100, 1)):
+        monkeypatch.setattr("flwr_flynn.app.data.share._MOST_TEXTS", most)
+        found = counted(opened(path)).columns["a"]
+        assert (found.n_rows, len(found.levels), found.levels["often"]) == (103, n_levels, 3)

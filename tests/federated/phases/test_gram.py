@@ -109,6 +109,24 @@ def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(rows: int, changes: dict[
     assert [spec.hash_dim for spec in found.specs] == [rows]
 
 
+def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def rows(*shape: int) -> int:
+        asked.append(shape)
+        return 48
+
+    for module in ("federated.options", "model.classifier"):
+        monkeypatch.setattr(f"flwr_flynn.{module}.gram_rows", rows)
+    pooled = FlyNNClassifier(hash_dim=64, effort="thorough").fit(X, LABELS)
+    assert asked == [(X.shape[1], 3, len(X))]
+    # Nothing but the sum tells how many samples there are.
+    run = in_process(options(replace(PLAN, n_examples=None, effort="thorough"), gram=None), parts())
+    assert set(asked) == {(X.shape[1], 3, len(X))}
+    assert run.model.model_.sha256() == pooled.model_.sha256()
+    assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [24, 24]
+
+
 def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = LearnedGram.of(OWN, X, Y, 3, None).scoring
     phases = "flwr_flynn.federated.phases"
@@ -629,7 +647,7 @@ def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path) -> None:
             stopped.run.federation("1").save(files[-1])
     assert scoring_of(stopped.run) is not None
     assert len(files) == 5
-    for file in files[::2]:
+    for file in files:
         saved = Federation.load(file)
         assert saved.is_thorough
         steps = Exchange(Run(RunOptions(**resumed(saved, gram=None))), stopped.parties)
