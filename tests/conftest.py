@@ -22,7 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Files that are begun first, so that no process is left with a long one at the end. Those of processes of their own,
 # which wait much, come when the first two have compiled what all need, and one at a time.
 FIRST = (
-    "federated/test_run_laws", "federated/phases/test_gram", "integration/test_deployment", "model/test_classifier",
+    "federated/test_run_laws", "federated/phases/test_gram", "model/test_classifier",
     "integration/test_simulation", "flower/test_secagg", "hashing/test_flyhash", "test_fuzz", "simulations/test_noniid",
     "privacy/test_noise_mechanisms", "app/data/test_datasets", "simulations/test_liars", "federated/test_forecast",
     "app/test_server_app", "test_policy_table", "simulations/test_plan", "federated/test_aligned",
