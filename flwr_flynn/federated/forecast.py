@@ -36,7 +36,9 @@ _TABLE_ENTRY = 4  # bytes of a log-loss
 _VALUE = 0.6  # bytes of a value in a histogram of a party with the default floor, at most
 _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
-_GRAM_WEIGHT = 1.4  # bytes of a weight of a row
+_GRAM_WEIGHT = 1.6  # bytes of a weight of a row
+_DIRECTION = 1.2  # bytes of an entry of a direction
+_FIGURE = 20  # bytes of an eigenvalue, a bias or a strength
 _SCORE = 1.5  # bytes of a probability of a sample in the histograms of the evaluation; a quarter as many are held out
 _HEADERS = 400  # bytes around them, and of the sums of scores
 _DIGITS = 9  # bytes of a number of a centre or a scale, deflated
@@ -115,8 +117,9 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     product = _PRODUCT + math.log2(share + 1) / 8
     found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
     n_results = MOST_STRENGTHS * len(GRAM_TEMPERATURES) * n_classes
-    regressions = n_rows * (_GRAM_WEIGHT * MOST_STRENGTHS * n_classes + MOST_DIRECTIONS + 2)
-    found["gram evaluation"] = (2 * _TABLE_ENTRY * n_results, announced + regressions)
+    n_figures = MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
+    regressions = n_rows * (_GRAM_WEIGHT * MOST_STRENGTHS * n_classes + _DIRECTION * (MOST_DIRECTIONS + 2))
+    found["gram evaluation"] = (2 * _TABLE_ENTRY * n_results, announced + regressions + _FIGURE * n_figures)
     if n_rows:
         up, down = found["evaluation"]
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows

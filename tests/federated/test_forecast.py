@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
@@ -46,6 +47,17 @@ def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -
     if options.gram:  # by far the most of it
         assert run.traffic["gram"].per_party["up"] <= found["gram"].up <= 2 * run.traffic["gram"].per_party["up"]
         assert run.traffic["gram evaluation"].per_party["down"] <= found["gram evaluation"].down
+
+
+def test_directions_and_weights_of_two_classes_take_no_more_bytes_than_were_forecast() -> None:
+    X = np.random.default_rng(0).normal(size=(1000, 20))
+    y = (X[:, 0] > 0).astype(np.int64)
+    options = RunOptions(HashPlan(20, 2, len(y), "auto", hash_dim=512), (0, 1), 1, gram=256)
+    found = forecast(options, 2)
+    run = federate(options, [party_of(X[i::2], y[i::2], X[i::2], y[i::2], min_examples=1, gram=True) for i in range(2)])
+    assert found is not None
+    taken = run.traffic["gram evaluation"].per_party["down"]
+    assert taken <= found["gram evaluation"].down <= 1.3 * taken
 
 
 @pytest.mark.parametrize(
