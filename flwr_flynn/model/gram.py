@@ -140,8 +140,8 @@ class GramMatrix(Tables):
 class LeverageModel(NamedTuple):
     """The leverage of a sample at S ridge strengths, from its responses, see `model.ridge`.
 
-    The part along the directions is exact. The part outside is q / (1 + q), as of any sample that is in the sums itself
-    (Sherman & Morrison 1950), with q in proportion to the squared distance: below 1 however far a sample is out.
+    The part along the directions is nearly exact. The part outside is q / (1 + q), as of any sample that is in the sums
+    itself (Sherman & Morrison 1950), with q in proportion to the squared distance: below 1 however far a sample is out.
     """
 
     directions: npt.NDArray[np.int32]  # (m, r), in units of `DIRECTION_UNIT`

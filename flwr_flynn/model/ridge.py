@@ -7,7 +7,7 @@ the targets kept by the intercept b. All of it follows from sums over the sample
 The leverage of a sample whose responses are z is 1 / n + (z - mean)' (P + strength I)**-1 (z - mean): its own share in
 its own prediction, by which leave-one-out follows from one regression (Allen 1974). It follows from the sample's
 coordinates on the directions in which the samples spread most, by their eigenvalues; outside these it follows from the
-squared distance and the mean.
+squared distance and the mean leverage.
 
 LAPACK's results depend on the machine in their last digits. Here every operation has a fixed order, and each is
 rounded exactly. The directions come from subspace iteration (Halko, Martinsson & Tropp 2011). What they leave of the
@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 MOST_STRENGTHS = 6
 """Strengths of a solution, at most."""
 
-MOST_DIRECTIONS = 128
+MOST_DIRECTIONS = 256
 """Directions of a solution, at most."""
 
 MOST_THREADS = 2
@@ -44,8 +44,9 @@ _MOST_LEVERAGE = 0.5  # mean of the samples: beyond, leave-one-out means little
 _STRENGTHS = tuple(2.0**-k for k in range(8, 8 + 2 * MOST_STRENGTHS, 2))  # times the trace
 _ROUNDING = 1e-9  # share of the trace below which nothing is outside the directions
 _PROBES = 16
-_ITERATIONS = 6  # of the subspace
+_ITERATIONS = 4  # of the subspace
 _SWEEPS = 12  # of Jacobi's rotations
+_SMALL = 1e-16  # square of a cosine for which there is none
 _BLOCK = 32  # rows of the factor that are applied together: they stay in the cache
 
 
@@ -184,7 +185,7 @@ def _top_directions(products: Floats, n: int) -> tuple[Floats, Floats]:
     _diagonalise(small, rotation)
     values = np.maximum(small.diagonal(), 0.0)
     order = np.argsort(-values, kind="stable")
-    return _multiply(np.ascontiguousarray(rotation.T[order]), basis), values[order]
+    return _multiply(rotation[order], basis), values[order]
 
 
 @njit(nogil=True, cache=True)
@@ -228,12 +229,12 @@ def _project_out(rows, x):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _diagonalise(a, rotation):  # type: ignore[no-untyped-def]
-    """Rotate a symmetric matrix until it is diagonal (Jacobi 1846); the columns of `rotation` are its eigenvectors."""
+    """Rotate a positive matrix until it is diagonal (Jacobi 1846); the rows of `rotation` are its eigenvectors."""
     n = a.shape[0]
     for _ in range(_SWEEPS):
         for p in range(n - 1):
             for q in range(p + 1, n):
-                if a[p, q] == 0.0:
+                if a[p, q] * a[p, q] <= _SMALL * a[p, p] * a[q, q]:
                     continue
                 theta = (a[q, q] - a[p, p]) / (2.0 * a[p, q])
                 t = (1.0 if theta >= 0.0 else -1.0) / (abs(theta) + np.sqrt(theta * theta + 1.0))
@@ -246,8 +247,8 @@ def _diagonalise(a, rotation):  # type: ignore[no-untyped-def]
                     x, y = a[p, k], a[q, k]
                     a[p, k], a[q, k] = c * x - s * y, s * x + c * y
                 for k in range(n):
-                    x, y = rotation[k, p], rotation[k, q]
-                    rotation[k, p], rotation[k, q] = c * x - s * y, s * x + c * y
+                    x, y = rotation[p, k], rotation[q, k]
+                    rotation[p, k], rotation[q, k] = c * x - s * y, s * x + c * y
 
 
 @njit(nogil=True, cache=True)

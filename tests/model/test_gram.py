@@ -141,7 +141,6 @@ def test_leverages_are_about_those_of_the_samples_even_where_these_differ_much(t
     fit = GramFit.of(GramMatrix.from_data(specs, points, np.arange(len(points)) % 3, 3))
     found = fit.leverage.of(responses(specs, points).astype(float), len(points))
     assert (fit.leverage.residual > 0) == (times > 1)
-    assert found.max() < 1
     for at, strength in enumerate(fit.leverage.strengths):
         exact = exact_leverages(points, specs, strength)
         assert np.mean(np.abs(found[:, at] - exact)) < 0.1 * exact.mean()
