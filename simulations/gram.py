@@ -59,10 +59,9 @@ _CODE = code_digest(*MODEL, "simulations.gram", "simulations.families", "simulat
 def leverage_by(fit: GramFit, matrix: GramMatrix, n_directions: int) -> LeverageModel:
     """The leverages of a regression by another number of directions; all for a negative one."""
     model = fit.leverage
-    along = (model.eigenvalues / (model.eigenvalues + model.strengths[:, None])).sum(axis=1)
     if n_directions < 0:
-        sizes = matrix.sums.sum(axis=0)
-        values, vectors = np.linalg.eigh(matrix.square - np.outer(sizes, sizes) / matrix.n_per_class.sum())
+        totals = matrix.sums.sum(axis=0)
+        values, vectors = np.linalg.eigh(matrix.square - np.outer(totals, totals) / matrix.n_per_class.sum())
         directions = np.rint(vectors / DIRECTION_UNIT).astype(np.int32)
         return model._replace(
             directions=directions,
@@ -72,8 +71,7 @@ def leverage_by(fit: GramFit, matrix: GramMatrix, n_directions: int) -> Leverage
         )
     values, rest = np.split(model.eigenvalues, [n_directions])
     residual = model.residual + rest.sum()
-    outside = along - (values / (values + model.strengths[:, None])).sum(axis=1)
-    freedom = model.residual * model.residual_leverage + outside
+    freedom = model.residual * model.residual_leverage + (rest / (rest + model.strengths[:, None])).sum(axis=1)
     return model._replace(
         directions=model.directions[:, :n_directions],
         eigenvalues=values,

@@ -17,7 +17,7 @@ from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes, contents, 
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import score_fields
-from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
+from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields, most_figures
 from flwr_flynn.federated.phases.noisy_refinement import noisy_refinements
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
@@ -117,9 +117,11 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     product = _PRODUCT + math.log2(share + 1) / 8
     found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
     n_results = MOST_STRENGTHS * len(GRAM_TEMPERATURES) * n_classes
-    n_figures = MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
     regressions = n_rows * (_GRAM_WEIGHT * MOST_STRENGTHS * n_classes + _DIRECTION * (MOST_DIRECTIONS + 2))
-    found["gram evaluation"] = (2 * _TABLE_ENTRY * n_results, announced + regressions + _FIGURE * n_figures)
+    found["gram evaluation"] = (
+        2 * _TABLE_ENTRY * n_results,
+        announced + regressions + _FIGURE * most_figures(n_classes),
+    )
     if n_rows:
         up, down = found["evaluation"]
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows

@@ -213,10 +213,14 @@ def evaluation_fields(n_strengths: int, n_classes: int, sizes: Sizes) -> list[Fi
     ]
 
 
+def most_figures(n_classes: int) -> int:
+    """Numbers of a regression in the JSON of its announcement, at most."""
+    return MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
+
+
 def _figures(config: Config, n_classes: int, n_rows: int) -> tuple[Array, Array, Array, Array, Array, float]:
     """Biases, class sizes, values, strengths, rests and outside of a `GramFit` that a server announced."""
-    n_numbers = MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
-    lists, expected = config.json("fit", 30 * n_numbers + 100), "five lists and a number, of a regression"
+    lists, expected = config.json("fit", 30 * most_figures(n_classes) + 100), "five lists and a number, of a regression"
     if not isinstance(lists, list) or len(lists) != 6 or not all(isinstance(each, list) for each in lists[:5]):
         raise PayloadError(key("fit"), expected, type(lists).__name__)
     bias, sizes, values, strengths, rest, outside = lists
