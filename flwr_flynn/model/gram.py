@@ -331,7 +331,7 @@ def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
 
 def memory_of_gram(n_rows: int, n_classes: int) -> int:
     """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples not included."""
-    columns = MOST_STRENGTHS * n_classes + 2 * MOST_DIRECTIONS
+    columns = MOST_STRENGTHS * n_classes + 2 * min(MOST_DIRECTIONS, n_rows)
     return (
         (24 + 8 * MOST_THREADS) * n_rows**2
         + n_rows * (8 * BATCH + 32 * columns)

@@ -139,7 +139,7 @@ def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
     except DataError as error:
         raise PayloadError(key("specs"), error.expected, error.got) from None
     n_rows = n_rows_of(run)
-    party.check_memory(memory_of_gram(n_rows, run.n_classes), f"the Gram matrix of {n_rows} rows")
+    party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
     party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
     if run.bound is None and not party.options.gram:  # results of chosen weights would tell the sums, too
         raise PrivacyError(
