@@ -234,7 +234,8 @@ def _diagonalise(a, rotation):  # type: ignore[no-untyped-def]
     for _ in range(_SWEEPS):
         for p in range(n - 1):
             for q in range(p + 1, n):
-                if a[p, q] * a[p, q] <= _SMALL * a[p, p] * a[q, q]:
+                # Values are negative or not finite only of products that no samples have, and of 0 by rounding.
+                if not a[p, q] * a[p, q] > _SMALL * abs(a[p, p] * a[q, q]):
                     continue
                 theta = (a[q, q] - a[p, p]) / (2.0 * a[p, q])
                 t = (1.0 if theta >= 0.0 else -1.0) / (abs(theta) + np.sqrt(theta * theta + 1.0))

@@ -97,7 +97,8 @@ def test_weights_are_0_where_nothing_varies(n):
 
 
 def test_products_that_no_samples_have_end_in_finite_figures():
-    for products in (-np.eye(4), np.full((4, 4), 1e300), np.diag([1e18, -1e17, 0, 0])):
+    wrong = (-np.eye(4), np.full((4, 4), 1e300), *(np.diag(each) for each in ([1e18, -1e17, 0, 0], [2.0, -1.0, 0, 0])))
+    for products in wrong:
         found = solve(products, np.ones((4, 2)), 9)
         assert all(np.isfinite(each).all() for each in found)
 
