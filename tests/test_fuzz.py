@@ -54,7 +54,7 @@ def test_every_decoder_takes_an_input_whole_or_refuses_it(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # 5 minutes alone on a core, more beside other work
+@pytest.mark.timeout(1800)  # 390 s alone on a core, more beside other work
 def test_a_hundred_thousand_inputs(folder: Path) -> None:
     totals = thrown(folder, SLOW, seed=1)
     accepted, refused = (sum(getattr(each, name) for each in totals) for name in ("accepted", "refused"))
