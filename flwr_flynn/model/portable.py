@@ -67,8 +67,19 @@ def log(x):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def dot(a, b):  # type: ignore[no-untyped-def]
-    """Inner product, added in order: the same on every machine."""
-    total = 0.0
-    for i in range(len(a)):
-        total += np.float64(a[i]) * np.float64(b[i])
+    """Inner product, added in eight parts that processors can add at once, and in the same order on each."""
+    whole = len(a) // 8 * 8
+    p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = 0.0
+    for i in range(0, whole, 8):
+        p0 += a[i] * b[i]
+        p1 += a[i + 1] * b[i + 1]
+        p2 += a[i + 2] * b[i + 2]
+        p3 += a[i + 3] * b[i + 3]
+        p4 += a[i + 4] * b[i + 4]
+        p5 += a[i + 5] * b[i + 5]
+        p6 += a[i + 6] * b[i + 6]
+        p7 += a[i + 7] * b[i + 7]
+    total = ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7))
+    for i in range(whole, len(a)):
+        total += a[i] * b[i]
     return total

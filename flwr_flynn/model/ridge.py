@@ -190,13 +190,22 @@ def _top_directions(products: Floats, n: int) -> tuple[Floats, Floats]:
 
 @njit(nogil=True, cache=True)
 def _multiply(a, b):  # type: ignore[no-untyped-def]
-    """Matrix product, one term after the other."""
-    out = np.zeros((a.shape[0], b.shape[1]))
-    for i in range(b.shape[0]):
-        for k in range(a.shape[0]):
-            c = a[k, i]
-            for j in range(b.shape[1]):
-                out[k, j] += c * b[i, j]
+    """Matrix product, (n, w), of (n, m) and (m, w), one term after the other."""
+    n, m = a.shape
+    out = np.zeros((n, b.shape[1]))
+    for first in range(0, m, _BLOCK):
+        last = min(first + _BLOCK, m)
+        whole = last - (last - first) % 4
+        for k in range(n):
+            row = out[k]
+            for i in range(first, whole, 4):
+                c0, c1, c2, c3 = a[k, i], a[k, i + 1], a[k, i + 2], a[k, i + 3]
+                b0, b1, b2, b3 = b[i], b[i + 1], b[i + 2], b[i + 3]
+                for j in range(len(row)):
+                    row[j] = row[j] + c0 * b0[j] + c1 * b1[j] + c2 * b2[j] + c3 * b3[j]
+            for i in range(whole, last):
+                for j in range(len(row)):
+                    row[j] += a[k, i] * b[i, j]
     return out
 
 
@@ -233,23 +242,25 @@ def _diagonalise(a, rotation):  # type: ignore[no-untyped-def]
     n = a.shape[0]
     for _ in range(_SWEEPS):
         for p in range(n - 1):
+            first = a[p]
             for q in range(p + 1, n):
+                second = a[q]
                 # Values are negative or not finite only of products that no samples have, and of 0 by rounding.
-                if not a[p, q] * a[p, q] > _SMALL * abs(a[p, p] * a[q, q]):
+                if not first[q] * first[q] > _SMALL * abs(first[p] * second[q]):
                     continue
-                theta = (a[q, q] - a[p, p]) / (2.0 * a[p, q])
+                top, cross, bottom = first[p], first[q], second[q]
+                theta = (bottom - top) / (2.0 * cross)
                 t = (1.0 if theta >= 0.0 else -1.0) / (abs(theta) + np.sqrt(theta * theta + 1.0))
                 c = 1.0 / np.sqrt(t * t + 1.0)
                 s = t * c
-                for k in range(n):
-                    x, y = a[k, p], a[k, q]
-                    a[k, p], a[k, q] = c * x - s * y, s * x + c * y
-                for k in range(n):
-                    x, y = a[p, k], a[q, k]
-                    a[p, k], a[q, k] = c * x - s * y, s * x + c * y
-                for k in range(n):
-                    x, y = rotation[p, k], rotation[q, k]
-                    rotation[p, k], rotation[q, k] = c * x - s * y, s * x + c * y
+                for rows in (a, rotation):
+                    for k in range(n):
+                        x, y = rows[p, k], rows[q, k]
+                        rows[p, k], rows[q, k] = c * x - s * y, s * x + c * y
+                for k in range(n):  # the columns are the rows, but where they cross
+                    a[k, p], a[k, q] = first[k], second[k]
+                first[p], second[q] = top - t * cross, bottom + t * cross
+                first[q] = second[p] = 0.0
 
 
 @njit(nogil=True, cache=True)
