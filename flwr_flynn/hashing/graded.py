@@ -52,4 +52,8 @@ def grades(inputs: Array, matrix: sp.csr_array, hash_nnz: int, out: npt.NDArray[
         np.maximum(excess, 0, out=excess)
         highest = excess.max(axis=1, keepdims=True)
         highest[highest == 0] = 1
-        out[first : first + step] = (excess * (2 * LEVELS) + highest) // (2 * highest)
+        # Rounded down by the cast: no quotient is so near below an integer that a float could not tell it from that.
+        excess *= 2 * LEVELS
+        excess += highest
+        excess /= 2 * highest
+        out[first : first + step] = excess
