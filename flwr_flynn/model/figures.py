@@ -227,12 +227,9 @@ def _area_interval(area: Floats, n_own: Floats, n_rest: Floats) -> tuple[Floats,
         spread = other * (1 - other) * (1 + most * ((1 - other) / (2 - other) + other / (1 + other))) / pairs
         return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
 
-    ends = []
-    for limit in (0.0, 1.0):
-        inside, outside = area.copy(), np.full(len(area), limit)
-        for _ in range(60):
-            middle = (inside + outside) / 2
-            ok = is_within(middle)
-            inside, outside = np.where(ok, middle, inside), np.where(ok, outside, middle)
-        ends.append(inside)
-    return ends[0], ends[1]
+    inside, outside = np.stack([area, area]), np.repeat([[0.0], [1.0]], len(area), axis=1)  # of the low end, the high
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        ok = is_within(middle)
+        inside, outside = np.where(ok, middle, inside), np.where(ok, outside, middle)
+    return inside[0], inside[1]
