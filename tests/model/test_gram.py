@@ -432,7 +432,7 @@ def test_more_samples_of_digits_are_told_apart() -> None:
                 for train in folds
             ]
         )
-        for n in (0, 1024)
+        for n in (0, 512)
     ]
     assert right[1] > right[0] > 0.95
 

@@ -638,7 +638,8 @@ def test_a_run_goes_on_without_the_evaluation_where_all_that_are_in_the_gram_mat
     assert digest(steps.run) == digest(PLAIN)
 
 
-def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path) -> None:
+def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_flynn.federated.options.gram_rows", lambda *_: ROWS)  # of a thousand, by the rule
     stopped, files = exchange(spec=replace(PLAN, effort="thorough"), gram=None), []
     while stopped.run.due is not None:
         stopped.step(stopped.run.due.channel)
