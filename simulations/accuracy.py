@@ -110,6 +110,16 @@ def _check_pair(name: str, pair: tuple[str, str], arrays: Mapping[str, Array]) -
             raise SetError(f"{name}: {key}", "finite numbers", "missing or infinite values")
 
 
+def drawn(codes: Array, n: int, generator: np.random.Generator) -> Array:
+    """Indices of a stratified subsample of n samples, ascending: at least two of each class if there is room."""
+    order, sizes = generator.permutation(len(codes)), np.bincount(codes)
+    rank = np.empty(len(codes))  # of each sample within its class, in the order drawn
+    for label in range(len(sizes)):
+        rank[order[codes[order] == label]] = np.arange(sizes[label])
+    keep = np.where(rank < 2, 0.0, (rank + 0.5) / sizes[codes])
+    return np.sort(order[np.argsort(keep[order], kind="stable")[:n]])
+
+
 def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples: int, n_test: int = 0) -> Problem:
     """A data set with its folds; of large ones a stratified subsample, at least two samples of each class.
 
@@ -126,13 +136,7 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
     codes = np.unique(y, return_inverse=True)[1].reshape(-1)
     fold = np.where(np.arange(len(X)) < len(X) - n_test, -1, 0)
     if max_examples and len(X) > max_examples:
-        order = generator.permutation(len(X))
-        sizes = np.bincount(codes)
-        rank = np.empty(len(X))  # of each sample within its class, in the order drawn
-        for label in range(len(sizes)):
-            rank[order[codes[order] == label]] = np.arange(sizes[label])
-        keep = np.where(rank < 2, 0.0, (rank + 0.5) / sizes[codes])
-        chosen = np.sort(order[np.argsort(keep[order], kind="stable")[:max_examples]])
+        chosen = drawn(codes, max_examples, generator)
         X, codes, fold = X[chosen], np.unique(codes[chosen], return_inverse=True)[1], fold[chosen]
     if n_test:
         if fold.max() < 0 or len(np.unique(codes[fold < 0])) < 2:

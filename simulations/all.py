@@ -32,7 +32,7 @@ PAGES = {
     "privacy": "--data",
     "plan": "--data",
     "membership": "--data --sets digits,letters",
-    "gram": "--data --sizes 150,500",
+    "gram": "--data",
     "trees": "--data",
     "tables": "",
     "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",

@@ -1,10 +1,11 @@
 """Gram matrix of effort "thorough": what it adds to the committee, what it claims, and what its parts are worth.
 
-Balanced accuracy, means of stratified folds. "change" is that of the model when a Gram matrix joins its committee.
+Balanced accuracy, means of draws: each draws training samples from a set, stratified, and tests on all others, up to
+1000. "change" is that of the model when a Gram matrix joins its committee, "its error" the standard error of that.
 "claimed" is the leave-one-out balanced accuracy of the Gram matrix's scores, which are chosen by its log-loss, and
-"fresh" that of the same scores on the fold held out. Small sets have fewer training samples than a table says. Sets are
-those of the folder, and six generated families (`simulations.families`), which nothing was chosen on, beside forest and
-boosting with balanced weights.
+"fresh" that of the same scores on the test samples. Training samples are four fifths of a set at most: fewer than a
+table says, in small sets. Sets are those of the folder, and six generated families (`simulations.families`), which
+nothing was chosen on, beside forest and boosting with balanced weights.
 
 The parts, each put in the place of what is built, with the same sums: leverages of samples from 0, 32, 128 or all
 directions in the place of 256 (0: by the distance from the mean alone; all: exact); half of the weight for the Gram
@@ -29,7 +30,7 @@ from flwr_flynn.model.gram import DIRECTION_UNIT, GramFit, GramMatrix, LeverageM
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 from simulations import baselines
-from simulations.accuracy import load_problems, make_problem
+from simulations.accuracy import drawn, load_problems, make_problem
 from simulations.families import FAMILIES
 from simulations.methods import Problem, Settings
 from simulations.results import (
@@ -53,6 +54,8 @@ DIRECTIONS = {"0 directions": 0, "32 directions": 32, "128 directions": 128, "al
 SHARES = {"half of the weight": 0.5, "all of the weight": 1.0}
 TREES = ("forest", "boosting")
 VARIANTS = (BUILT, *DIRECTIONS, *SHARES)
+_MOST_TEST = 1000
+_MOST_TRAINING = 2250  # of all draws of a size together, where these are more than asked for: small sizes vary most
 _CODE = code_digest(*MODEL, "simulations.gram", "simulations.families", "simulations.baselines")
 
 
@@ -100,8 +103,8 @@ def scorings(model: FlyNNClassifier, X: Array, y: Array) -> Iterator[tuple[str, 
         yield name, found and replace(found, share=built.share)
 
 
-def fold_row(X: Array, y: Array, X_test: Array, y_test: Array, rows: int | None, has_trees: bool) -> Row:
-    """Balanced accuracies of the variants on a fold, and of trees."""
+def draw_row(X: Array, y: Array, X_test: Array, y_test: Array, rows: int | None, has_trees: bool) -> Row:
+    """Balanced accuracies of the variants in one draw, and of trees."""
     n_classes = int(max(y.max(), y_test.max())) + 1
 
     def recall(predicted: Array) -> float:
@@ -122,21 +125,27 @@ def fold_row(X: Array, y: Array, X_test: Array, y_test: Array, rows: int | None,
     return row
 
 
-def measure(problem: Problem, n: int, rows: int | None, has_trees: bool) -> list[Row]:
-    """A row for each fold."""
-    about_fold: Row = {"set": problem.name, "samples": n}
-    X, y = problem.X, problem.y
-    return [
-        about_fold | fold_row(X[train], y[train], X[test], y[test], rows, has_trees) for train, test in problem.splits
-    ]
+def measure(problem: Problem, n: int, n_draws: int, rows: int | None, has_trees: bool) -> list[Row]:
+    """A row for each draw of n training samples."""
+    X, y, generator = problem.X, problem.y, np.random.default_rng(0)
+    found = []
+    for number in range(n_draws):
+        train = drawn(y, min(n, len(y) * 4 // 5), generator)
+        test = generator.permutation(np.setdiff1d(np.arange(len(y)), train))[:_MOST_TEST]
+        row = draw_row(X[train], y[train], X[test], y[test], rows, has_trees)
+        found.append({"set": problem.name, "samples": n, "draw": number} | row)
+    return found
 
 
 def by_set(rows: Sequence[Row]) -> list[Row]:
-    """Means of the folds, a line for each set and size."""
-    means = pd.DataFrame(rows).groupby(["samples", "set"], sort=False).mean().reset_index()
+    """Means of the draws, a line for each set and size."""
+    frame = pd.DataFrame(rows)
+    frame["change"] = frame[BUILT] - frame["committee"]
+    groups = frame.groupby(["samples", "set"], sort=False)
+    means = groups.mean().assign(**{"its error": groups["change"].sem()}).reset_index()
     shown = {BUILT: "with Gram matrix", f"{BUILT}: claimed": "claimed", f"{BUILT}: fresh": "fresh"}
-    table = means.rename(columns=shown)[["set", "samples", "committee", *shown.values(), *TREES]]
-    table.insert(6, "change", table["with Gram matrix"] - table["committee"])
+    columns = ["set", "samples", "committee", *shown.values(), "change", "its error", *TREES]
+    table = means.rename(columns=shown)[columns]
     return [{k: v for k, v in line.items() if k not in TREES or v == v} for line in table.to_dict("records")]
 
 
@@ -170,21 +179,21 @@ def main(arguments: list[str]) -> None:
     options = parser("gram", __doc__)
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
     options.add_argument("--sizes", default="150,500,1500", help="training samples (default: %(default)s)")
-    options.add_argument("--folds", type=int, default=5, help="default: %(default)s")
+    options.add_argument("--draws", type=int, default=5, help="of each size, 15 of 150 at least (default: %(default)s)")
     options.add_argument("--gram", type=int, help="rows of the Gram matrix (default: as effort thorough has)")
     chosen = options.parse_args(arguments)
     start, folder = time.perf_counter(), output_folder(chosen)
     cells, rows = Cells(folder / "cells"), []
-    n_folds = 2 if chosen.quick else chosen.folds
-    settings, fixed = Settings(folds=n_folds), {"code": _CODE, "gram": chosen.gram}
+    settings = Settings(folds=2)
     for n in [100] if chosen.quick else map(int, chosen.sizes.split(",")):
-        most = n * n_folds // (n_folds - 1)
+        most, n_draws = n + _MOST_TEST, 2 if chosen.quick else max(chosen.draws, _MOST_TRAINING // n)
         problems = load_problems(chosen.data, [name for name in chosen.sets.split(",") if name], settings, most)
         generated = [make_problem(f"generated: {name}", *make(most, 0), settings, 0) for name, make in FAMILIES.items()]
         for problem, has_trees in [*((each, False) for each in problems), *((each, True) for each in generated)]:
-            key = {"set": problem.name, "job": f"{n} samples", "data": problem.digest()} | fixed
-            rows += cells.finish(key, partial(measure, problem, n, chosen.gram, has_trees))
-    write_csv(folder / "folds.csv", rows)
+            key = {"set": problem.name, "job": f"{n} samples", "data": problem.digest()}
+            key |= {"code": _CODE, "gram": chosen.gram, "draws": n_draws}
+            rows += cells.finish(key, partial(measure, problem, n, n_draws, chosen.gram, has_trees))
+    write_csv(folder / "draws.csv", rows)
     lines, variants = by_set(rows), by_variant(rows)
     write_csv(folder / "sets.csv", lines)
     sizes = by_size(lines)

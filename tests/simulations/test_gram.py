@@ -58,13 +58,15 @@ def test_the_experiment_writes_sets_and_parts(tmp_path, monkeypatch, capsys):
     assert command.main(["gram", "--quick", "--sets", "iris", "--gram", "64", "--out", str(tmp_path)]) == 0
     lines = {line["set"]: line for line in read(tmp_path / "sets.csv")}
     assert [*lines] == ["iris", "generated: parity"]
-    folds = read(tmp_path / "folds.csv")
-    assert len(folds) == 4
+    draws = read(tmp_path / "draws.csv")
+    assert len(draws) == 4
     for name, line in lines.items():
-        of_set = [fold for fold in folds if fold["set"] == name]
-        mean = np.mean([float(fold[gram.BUILT]) for fold in of_set])
+        of_set = [draw for draw in draws if draw["set"] == name]
+        mean = np.mean([float(draw[gram.BUILT]) for draw in of_set])
         assert float(line["with Gram matrix"]) == pytest.approx(mean)
         assert float(line["change"]) == pytest.approx(mean - float(line["committee"]))
+        changes = [float(draw[gram.BUILT]) - float(draw["committee"]) for draw in of_set]
+        assert float(line["its error"]) == pytest.approx(np.std(changes, ddof=1) / len(changes) ** 0.5, abs=1e-9)
     assert (lines["iris"]["forest"], float(lines["generated: parity"]["forest"]) > 0.4) == ("", True)
     summary = (tmp_path / "summary.md").read_text("utf-8")
     assert all(f"| 100 | {name} |" in summary for name in gram.VARIANTS)
