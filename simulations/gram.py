@@ -1,7 +1,8 @@
 """Gram matrix of effort "thorough": what it adds to the committee, what it claims, and what its parts are worth.
 
 Balanced accuracy, means of draws: each draws training samples from a set, stratified, and tests on all others, up to
-1000. "change" is that of the model when a Gram matrix joins its committee, "its error" the standard error of that.
+1000. "change" is the accuracy with the Gram matrix less that of the committee. "its error" is the standard error by the
+draws alone: too small, as draws of a set share samples (all of them are from a subsample of 1000 more than are drawn).
 "claimed" is the leave-one-out balanced accuracy of the Gram matrix's scores, which are chosen by its log-loss, and
 "fresh" that of the same scores on the test samples. Training samples are four fifths of a set at most: fewer than a
 table says, in small sets. Sets are those of the folder, and six generated families (`simulations.families`), which
@@ -56,7 +57,7 @@ TREES = ("forest", "boosting")
 VARIANTS = (BUILT, *DIRECTIONS, *SHARES)
 _MOST_TEST = 1000
 _MOST_TRAINING = 2250  # of all draws of a size together, where these are more than asked for: small sizes vary most
-_CODE = code_digest(*MODEL, "simulations.gram", "simulations.families", "simulations.baselines")
+_CODE = code_digest(*MODEL, "simulations.gram", "simulations.accuracy", "simulations.families", "simulations.baselines")
 
 
 def leverage_by(fit: GramFit, matrix: GramMatrix, n_directions: int) -> LeverageModel:

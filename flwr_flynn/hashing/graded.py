@@ -52,7 +52,8 @@ def grades(inputs: Array, matrix: sp.csr_array, hash_nnz: int, out: npt.NDArray[
         np.maximum(excess, 0, out=excess)
         highest = excess.max(axis=1, keepdims=True)
         highest[highest == 0] = 1
-        # Rounded down by the cast: no quotient is so near below an integer that a float could not tell it from that.
+        # The cast rounds down. Numerators are integers below 2**24 (of float64 2**53): a quotient below an integer is
+        # further from it than half a unit in the last place.
         excess *= 2 * LEVELS
         excess += highest
         excess /= 2 * highest

@@ -1,4 +1,4 @@
-"""Exponential function and logarithm that are the same on every machine.
+"""Exponential function, logarithm and inner product that are the same on every machine.
 
 Those of a machine's library differ in the last digit from CPU to CPU. These use only operations that are rounded
 exactly, in a fixed order, and are within a few units in the last place.
@@ -71,15 +71,15 @@ def dot(a, b):  # type: ignore[no-untyped-def]
     whole = len(a) // 8 * 8
     p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = 0.0
     for i in range(0, whole, 8):
-        p0 += a[i] * b[i]
-        p1 += a[i + 1] * b[i + 1]
-        p2 += a[i + 2] * b[i + 2]
-        p3 += a[i + 3] * b[i + 3]
-        p4 += a[i + 4] * b[i + 4]
-        p5 += a[i + 5] * b[i + 5]
-        p6 += a[i + 6] * b[i + 6]
-        p7 += a[i + 7] * b[i + 7]
+        p0 += np.float64(a[i]) * np.float64(b[i])
+        p1 += np.float64(a[i + 1]) * np.float64(b[i + 1])
+        p2 += np.float64(a[i + 2]) * np.float64(b[i + 2])
+        p3 += np.float64(a[i + 3]) * np.float64(b[i + 3])
+        p4 += np.float64(a[i + 4]) * np.float64(b[i + 4])
+        p5 += np.float64(a[i + 5]) * np.float64(b[i + 5])
+        p6 += np.float64(a[i + 6]) * np.float64(b[i + 6])
+        p7 += np.float64(a[i + 7]) * np.float64(b[i + 7])
     total = ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7))
     for i in range(whole, len(a)):
-        total += a[i] * b[i]
+        total += np.float64(a[i]) * np.float64(b[i])
     return total

@@ -257,7 +257,7 @@ def _diagonalise(a, rotation):  # type: ignore[no-untyped-def]
                     for k in range(n):
                         x, y = rows[p, k], rows[q, k]
                         rows[p, k], rows[q, k] = c * x - s * y, s * x + c * y
-                for k in range(n):  # the columns are the rows, but where they cross
+                for k in range(n):  # symmetric: columns are rows; where they cross, see below
                     a[k, p], a[k, q] = first[k], second[k]
                 first[p], second[q] = top - t * cross, bottom + t * cross
                 first[q] = second[p] = 0.0

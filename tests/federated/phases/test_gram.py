@@ -639,7 +639,7 @@ def test_a_run_goes_on_without_the_evaluation_where_all_that_are_in_the_gram_mat
 
 
 def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flwr_flynn.federated.options.gram_rows", lambda *_: ROWS)  # of a thousand, by the rule
+    monkeypatch.setattr("flwr_flynn.federated.options.gram_rows", lambda *_: ROWS)  # by the rule 1024, which takes long
     stopped, files = exchange(spec=replace(PLAN, effort="thorough"), gram=None), []
     while stopped.run.due is not None:
         stopped.step(stopped.run.due.channel)
