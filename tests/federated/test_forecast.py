@@ -25,7 +25,7 @@ from tests.federated.secure_runs import BOUND, secretly
     "changes",
     [
         {},
-        {"gram": 512},
+        {"gram": 1024},
         {"gram": 256, "align": True},
         {"align": True},
         {"fraction_evaluate": 0},
