@@ -32,10 +32,10 @@ PAGES = {
     "privacy": "--data",
     "plan": "--data",
     "membership": "--data --sets digits,letters",
+    "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
+    "tables": "",
     "gram": "--data",
     "trees": "--data",
-    "tables": "",
-    "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
     "noniid": "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2",
     "parties": "--whole 1000,10000,100000 --messages 100,300,1000",
 }

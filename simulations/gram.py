@@ -56,7 +56,7 @@ SHARES = {"half of the weight": 0.5, "all of the weight": 1.0}
 TREES = ("forest", "boosting")
 VARIANTS = (BUILT, *DIRECTIONS, *SHARES)
 _MOST_TEST = 1000
-_MOST_TRAINING = 2250  # of all draws of a size together, where these are more than asked for: small sizes vary most
+_TRAINING = 2250  # samples of all draws of a size together, at least: small sizes vary most
 _CODE = code_digest(*MODEL, "simulations.gram", "simulations.accuracy", "simulations.families", "simulations.baselines")
 
 
@@ -180,14 +180,17 @@ def main(arguments: list[str]) -> None:
     options = parser("gram", __doc__)
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
     options.add_argument("--sizes", default="150,500,1500", help="training samples (default: %(default)s)")
-    options.add_argument("--draws", type=int, default=5, help="of each size, 15 of 150 at least (default: %(default)s)")
+    options.add_argument("--draws", type=int, help="of each size (default: 5; of small sizes more, 15 of 150)")
     options.add_argument("--gram", type=int, help="rows of the Gram matrix (default: as effort thorough has)")
     chosen = options.parse_args(arguments)
+    given = list(map(int, chosen.sizes.split(",")))
+    if min(given) < 2 or (chosen.draws is not None and chosen.draws < 1):
+        options.error("--sizes: at least 2 samples; --draws: at least 1")
     start, folder = time.perf_counter(), output_folder(chosen)
     cells, rows = Cells(folder / "cells"), []
-    settings = Settings(folds=2)
-    for n in [100] if chosen.quick else map(int, chosen.sizes.split(",")):
-        most, n_draws = n + _MOST_TEST, 2 if chosen.quick else max(chosen.draws, _MOST_TRAINING // n)
+    settings = Settings(folds=2)  # which are made, and not used
+    for n in [100] if chosen.quick else given:
+        most, n_draws = n + _MOST_TEST, 2 if chosen.quick else chosen.draws or max(5, _TRAINING // n)
         problems = load_problems(chosen.data, [name for name in chosen.sets.split(",") if name], settings, most)
         generated = [make_problem(f"generated: {name}", *make(most, 0), settings, 0) for name, make in FAMILIES.items()]
         for problem, has_trees in [*((each, False) for each in problems), *((each, True) for each in generated)]:

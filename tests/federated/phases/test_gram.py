@@ -639,7 +639,13 @@ def test_a_run_goes_on_without_the_evaluation_where_all_that_are_in_the_gram_mat
 
 
 def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flwr_flynn.federated.options.gram_rows", lambda *_: ROWS)  # by the rule 1024, which takes long
+    asked = []
+
+    def rows(*shape: int) -> int:
+        asked.append(shape)
+        return 48  # by the rule 1024, which takes long
+
+    monkeypatch.setattr("flwr_flynn.federated.options.gram_rows", rows)
     stopped, files = exchange(spec=replace(PLAN, effort="thorough"), gram=None), []
     while stopped.run.due is not None:
         stopped.step(stopped.run.due.channel)
@@ -655,3 +661,4 @@ def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, monkeypatch:
         assert digest(steps.rounds(6)) == digest(stopped.run)
         assert not Run(RunOptions(**resumed(saved, gram=0))).options.has_gram
         assert steps.run.federation("2").is_thorough
+    assert set(asked) == {(X.shape[1], 3, len(X))}
