@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import flwr_flynn
 
@@ -53,3 +57,18 @@ def test_modules_and_functions_are_short() -> None:
                 n_lines = (node.end_lineno or 0) - node.lineno + 1
                 long += [(path.name, node.name, n_lines)] if n_lines > LONGEST_FUNCTION else []
     assert not long
+
+
+@pytest.mark.parametrize(
+    ("module", "later"),
+    [
+        ("flwr_flynn", "flwr numpy numba scipy sklearn"),
+        ("flwr_flynn.app.client_app", "sklearn scipy.stats pandas ray"),  # a deployed party imports it for each message
+        ("flwr_flynn.app.server_app", "sklearn scipy.stats pandas ray"),
+    ],
+)
+def test_what_takes_long_to_import_is_imported_when_it_is_used(module: str, later: str) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert module in printed.split()
+    assert not set(later.split()) & set(printed.split())

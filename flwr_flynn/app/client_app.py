@@ -15,7 +15,7 @@ from functools import partial
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, MessageType
 from flwr.client import Client
@@ -36,10 +36,12 @@ from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient, PartyClient
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
 
 OnAnswer = Callable[[Disclosure], object]
 

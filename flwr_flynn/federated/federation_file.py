@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,11 +31,13 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
 from flwr_flynn.model.alignment import Reference
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
 
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
@@ -157,6 +159,8 @@ class Federation:
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier, without anything about single parties."""
+        from flwr_flynn.model.classifier import FlyNNClassifier
+
         return FlyNNClassifier.from_model(self.shared)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.samples import Features, Samples
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy.ledger import Budget
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
 
 
 @dataclass(frozen=True)

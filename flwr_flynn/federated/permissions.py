@@ -11,11 +11,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
@@ -24,9 +23,9 @@ from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.federated.samples import Samples as Samples
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.class_prior import own_prior
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.noisy_rounds import clipped_gradient, weights_sha256
@@ -36,6 +35,9 @@ from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.privacy.samplers import SeededNoise
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import TableSummary
+
+if TYPE_CHECKING:
+    pass
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -317,7 +319,7 @@ class SampleAccess:
             check_samples(samples, run.spec.n_features)
             parts = fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
         for X, true in parts:
-            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
+            for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
                 yield X[rows], true[rows]
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
@@ -343,6 +345,8 @@ class SampleAccess:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
         if self.options.on_model is None:
             return ""
+        from flwr_flynn.model.classifier import FlyNNClassifier
+
         try:
             self.options.on_model(FlyNNClassifier.from_model(self._personalized(run, model)))
         except Exception as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import __version__
 from flwr_flynn.errors import AggregationError, ConfigError
@@ -29,8 +29,10 @@ from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member, Roster, clean, missing_text
 from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
 
 Figures = Callable[[list[Reply]], Mapping[str, Any]]
 """A user's function of the replies that passed."""
@@ -296,8 +298,7 @@ class Run:
         if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
             return
         request = self._request(phase)
-        context = Context(self.options, self.counted, request=request)
-        self.state = phase.fold(self.state, Batch(request.start), context)
+        self.state = phase.fold(self.state, Batch(request.start), Context(self.options, self.counted, request=request))
 
     def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
         bound = self.state.run_spec.bound
@@ -335,10 +336,8 @@ class Run:
     def totals(self) -> CountsOfSpecs:
         """The sums of the parties counted so far, for each spec."""
         self.require_specs()
-        if "counts" in self.state.results or self.counting is None:
-            totals: CountsOfSpecs = self.state.results["counts"]
-        else:
-            totals = self._request(self.counting).start
+        counts, counting = self.state.results.get("counts"), self.counting
+        totals: CountsOfSpecs = self._request(counting).start if counting and counts is None else counts
         return totals
 
     @property
@@ -357,12 +356,13 @@ class Run:
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier of the selected counts; an `AggregationError` while fewer than `min_parties` are counted."""
+        from flwr_flynn.model.classifier import FlyNNClassifier
+
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed)
         if self._model is None or self._model[0] is not self.state:
-            model = FlyNNClassifier.from_model(model_of(self.state, self.options))
-            self._model = self.state, model
+            self._model = self.state, FlyNNClassifier.from_model(model_of(self.state, self.options))
         return self._model[1]
 
     def _repr_html_(self) -> str | None:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import version
 from logging import INFO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
@@ -28,8 +28,10 @@ from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy.ledger import Budget
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
 
 __all__ = ["FlyNNClient", "phases"]  # importing the phases makes their requests known
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
 from flwr.common.logger import log
@@ -36,8 +36,10 @@ from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
 from flwr_flynn.flower.compat import untested
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.flower.records import reply_of_evaluation
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]

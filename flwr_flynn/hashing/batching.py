@@ -7,6 +7,7 @@ known error, and the few rows that come close are summed again from the float32 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,11 @@ _FLOAT32_EXACT = 2**24  # integers up to here, and their sums, are exact in floa
 _WIDE = 2**14  # columns; wider sparse samples are restricted to the columns that occur before they are made dense
 _COUNTING_WIDTH = 8192  # widest range of sums for which each lane gets a full histogram
 _CHUNK_BYTES = 2**22  # size of one chunk of samples as float64, small beside the caches of the kernels
+
+
+def batches(n: int, size: int) -> Iterator[slice]:
+    """Slices of n samples, in their order, each of at most `size`."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def chunk_size(n_features: int) -> int:

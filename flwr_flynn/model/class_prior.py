@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax
-from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.leave_one_out_scores import HELD, MAX_LOSS, Table, left_out_scores
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import Scores
@@ -112,13 +112,12 @@ def predicted(model: Model, scores: Scores) -> Table:
 
 def _parts(scores: Scores) -> Iterator[slice]:
     """Slices of at least one sample, so that work on them takes little memory."""
-    parts: Iterator[slice] = gen_batches(len(scores), max(1, _PART // scores.shape[1]))
-    return parts
+    return batches(len(scores), max(1, _PART // scores.shape[1]))
 
 
 def _as_it_is(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tuple[Table, Scores]]:
     """Batches of class indices, (b,), and of scores by the model, (b, L)."""
-    for rows in gen_batches(len(y), max(1, _PART // len(model.classes))):
+    for rows in batches(len(y), max(1, _PART // len(model.classes))):
         yield y[rows], model.shared_scores(X[rows], n_jobs)
 
 
@@ -126,7 +125,7 @@ def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_gram: bool)
     """Blocks of class indices, (b,), and of scores by the model without the sample, (b, L), as `Model.scores`."""
     most, sizes = max(member.spec.hash_nnz for member in model.members), model.members[0].counts.n_per_class
     batch = HELD // most if model.gram is None else min(HELD // most, _PART // len(model.classes))
-    for rows in gen_batches(len(y), max(1, batch)):
+    for rows in batches(len(y), max(1, batch)):
         inputs = model.inputs(X[rows])
         odds = None
         if model.gram is not None:  # in the order of the blocks: the only samples of their classes are the last

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from sklearn.utils import gen_batches
 
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import Tables
@@ -98,7 +98,7 @@ class GramMatrix(Tables):
         """Sums of samples, (n, d), with class indices, (n,)."""
         n_rows = sum(spec.hash_dim for spec in specs)
         total = cls.zeros(n_rows, n_classes)
-        for rows in gen_batches(len(y), BATCH) if len(y) else ():
+        for rows in batches(len(y), BATCH):
             # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly. Their sums
             # pass through float64, which holds those of 10**13 samples.
             z = responses(specs, X[rows], n_jobs).astype(np.float32)
@@ -222,7 +222,7 @@ class GramFit:
         n_strengths, m, n_classes = self.weights.shape
         weights = self.weights.transpose(1, 0, 2).reshape(m, -1).astype(np.float64)
         n_samples = max(int(self.n_per_class.sum()), 1)
-        for rows in gen_batches(X.shape[0], _SCORED) if X.shape[0] else ():
+        for rows in batches(X.shape[0], _SCORED):
             z = responses(specs, X[rows], n_jobs).astype(np.float64)
             scores = ((z @ weights).reshape(-1, n_strengths, n_classes) + self.bias) * UNIT
             yield rows, scores, self.leverage.of(z, n_samples)

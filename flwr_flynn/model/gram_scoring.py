@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import gen_batches
 
 from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
@@ -112,7 +112,7 @@ class GramScoring:
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
         out = np.empty((X.shape[0], len(self.bias)))
-        for rows in gen_batches(len(out), BATCH // 4) if len(out) else ():
+        for rows in batches(len(out), BATCH // 4):
             z = responses(self.specs, X[rows], n_jobs).astype(np.float64)  # scores are integers of units, and so exact
             out[rows] = (z @ self.weights + self.bias) * UNIT / self.temperature
         return out

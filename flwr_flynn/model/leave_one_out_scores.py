@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import CountsError, DataError
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
@@ -71,8 +71,7 @@ def hashed_batches(
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[tuple[Active, npt.NDArray[np.int64]]]:
     """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
-    # scikit-learn has no batches of no samples.
-    for rows in gen_batches(len(y), max(1, HELD // hasher.hash_nnz)) if len(y) else ():
+    for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
         if progress is not None:
             progress(len(y[rows]))

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import log_softmax
-from sklearn.utils import Tags, gen_batches
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.class_prior import log_frequencies, own_prior
@@ -133,7 +134,7 @@ class PredictionMixin:
         """Apply a method of the model to the samples, batch by batch."""
         check_is_fitted(self)
         X = self._validated(X)
-        return np.concatenate([read(self.model_, X[batch], self.n_jobs) for batch in gen_batches(X.shape[0], BATCH)])
+        return np.concatenate([read(self.model_, X[batch], self.n_jobs) for batch in batches(X.shape[0], BATCH)])
 
     # -------- frequencies of one party
 
