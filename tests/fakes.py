@@ -38,6 +38,7 @@ from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
@@ -53,6 +54,11 @@ SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
 RUN = RunSpec(SPEC, CLASSES)
 HASHER = RUN.hasher
+
+
+def config_of(request: Request[Any]) -> dict[str, Any]:
+    """The config by which a server makes a request."""
+    return {PHASE: request.phase, **request.to_config()}
 
 
 def counting(run: RunSpec = RUN, phase: str = "counts") -> dict[str, Any]:

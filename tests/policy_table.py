@@ -26,7 +26,7 @@ from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, STATISTIC
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
@@ -36,10 +36,9 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import GramFit, GramMatrix
-from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts
-from tests.fakes import evaluation_of
+from tests.fakes import config_of, evaluation_of
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
@@ -53,7 +52,6 @@ SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE)
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _WEIGHTS = np.arange(72, dtype=np.int32).reshape(24, 3)
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
-_GRAM = GramScoring([SPEC], _FIT.weights[0], _FIT.bias[0], 1.0, 0.5)
 
 _ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, **_SHAPE))
 _SHARED_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, n_honest=2, **_SHAPE), _BOUND)
@@ -181,7 +179,7 @@ def _answers(
     run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder.parent / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
-    config = {PHASE: asked.phase, **asked.to_config()}
+    config = config_of(asked)
     arrays = ndarrays_to_parameters(asked.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
         party = client_app.client_fn(context)

@@ -19,7 +19,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Answer, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
@@ -28,7 +28,7 @@ from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from tests.fakes import FakeGrid, Node, Proxy, dealt, manager
+from tests.fakes import FakeGrid, Node, Proxy, config_of, dealt, manager
 
 X, Y = load_iris(return_X_y=True)
 NAMES = ("setosa", "versicolor", "virginica")
@@ -96,13 +96,13 @@ def sha256(model: FlyNNClassifier) -> str:
 
 def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
     """A party's reply to a request, over the wire and back."""
-    answer = party.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+    answer = party.answer(config_of(request), request.arrays())
     return reply_of(cid, answer)
 
 
 def refusal(request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None) -> str:
     """The reason of a party that refuses a request with other config entries (None: none such) or other arrays."""
-    config = {PHASE: request.phase, **request.to_config(), **entries}
+    config = config_of(request) | dict(entries)
     config = {name: value for name, value in config.items() if value is not None}
     answer = party.answer(config, request.arrays() if arrays is None else arrays)
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}

@@ -16,13 +16,14 @@ from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
-from flwr_flynn.federated.protocol import PHASE, REFUSED, Config, Reply
+from flwr_flynn.federated.protocol import REFUSED, Config, Reply
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import config_of
 from tests.federated.registry import BOUND, CASES, SECURE, SECURE_CASES, SECURE_TOTALS, SOME, TOTALS, Case
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import mean_of
@@ -39,11 +40,6 @@ def test_every_registered_request_has_a_case() -> None:
     noisy = {"noisy refinement": NoisyRefinementRequest}  # has noise, and laws in `phases.test_noisy_refinement`
     assert cases | noisy == own
     assert len(own) == 12
-
-
-def entries_of(request: Any) -> dict[str, Any]:
-    """A request as config entries."""
-    return {PHASE: request.phase, **request.to_config()}
 
 
 # ---- sums
@@ -83,7 +79,7 @@ def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
         party.mask = lambda *_: None
-        answer = party.answer(entries_of(request), request.arrays(), "train")
+        answer = party.answer(config_of(request), request.arrays(), "train")
         assert REFUSED not in answer.metrics
         (vector,) = answer.arrays
         assert (vector.dtype, vector.shape) == (np.int64, (request.n_entries,))
@@ -176,7 +172,7 @@ def test_a_request_survives_its_config(case: Case) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(name: str) -> None:
     request, party = CASES[name].request, CASES[name].party(SOME)
-    for key, value in entries_of(request).items():
+    for key, value in config_of(request).items():
         for other in (None, 7.5, "{", "x" * 10**6, b"\x00", [], "[[[]]]"):
             if type(other) is type(value) and key in ("flynn-mode", "flynn-fingerprints"):
                 continue  # their texts have tests of their own
@@ -202,7 +198,7 @@ def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_lo
         if request is not None:
             options = PartyOptions(memory_limit=100, leaves=CASES[name].is_withdrawal)
             party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
-            answer = party.answer(entries_of(request), request.arrays())
+            answer = party.answer(config_of(request), request.arrays())
             assert str(answer.metrics[REFUSED]).startswith("memory: ")
 
 
@@ -213,7 +209,7 @@ def test_labels_that_nobody_knows_are_refused_without_a_word_of_them(name: str) 
     odd, request = LABELS.astype(object), CASES[name].request
     odd[7] = "geheim"
     party = Party(Samples(X, odd), PartyOptions(gram=True))
-    answer = party.answer(entries_of(request), request.arrays())
+    answer = party.answer(config_of(request), request.arrays())
     assert answer.metrics.keys() == {REFUSED}
     assert "geheim" not in str(answer.metrics)
 
@@ -230,7 +226,7 @@ def test_parties_that_give_no_exact_figures_refuse_before_samples_are_loaded(
     }[kind]
     request = CASES[name].request
     party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
-    answer = party.answer(entries_of(request), request.arrays(), request.channel)
+    answer = party.answer(config_of(request), request.arrays(), request.channel)
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
     assert (answer.arrays, answer.n_examples) == ([], 0)
 
@@ -238,7 +234,7 @@ def test_parties_that_give_no_exact_figures_refuse_before_samples_are_loaded(
 @pytest.mark.parametrize("name", SECURE)
 def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
     request = SECURE[name]
-    answer = SECURE_CASES[name].party(SOME).answer(entries_of(request), request.arrays())
+    answer = SECURE_CASES[name].party(SOME).answer(config_of(request), request.arrays())
     assert answer.metrics.keys() == {REFUSED}
 
 

@@ -24,9 +24,6 @@ BINS = "bins-1 bins-2 bins-3 bins-4 bins-5"
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
 
-SECRET: dict[str, Any] = {"secure_bound": 256, "min_parties": 3}
-
-
 def make(**changes: Any) -> RunOptions:
     return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
 

@@ -20,7 +20,7 @@ from flwr_flynn.federated.outcome import descent_of
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest, rounds_of
-from flwr_flynn.federated.protocol import PHASE, REFUSED
+from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
@@ -32,6 +32,7 @@ from flwr_flynn.privacy.ledger import Budget, Policy, Released
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
 from tests import audit
+from tests.fakes import config_of
 from tests.federated.runs import DRIVERS, LABELS, NAMES, X, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import as_it_is, secretly
 
@@ -402,7 +403,7 @@ def shown_by_messages(neighbours: str, runs: int, folder: Path) -> tuple[float, 
         exact.append([ClassCounts.from_active(run.hasher, active, y, 2).array, gradient])
         policy = Policy(8.0, 1e-5, mechanisms=(mechanism.kind,), neighbours=neighbours)
         member = party_of(samples, np.array(NAMES)[y], budget=Unwritten(folder / "state", policy))
-        asked = [({PHASE: each.phase, **each.to_config()}, each.arrays()) for each in requests]
+        asked = [(config_of(each), each.arrays()) for each in requests]
         outputs.append([[member.answer(*each).arrays[-1] for each in asked] for _ in range(runs)])
     sigmas = mechanism.sigma, mechanism.gradient_sigma
     along = [(after.astype(float) - before) / sigma**2 for before, after, sigma in zip(*exact, sigmas, strict=True)]
