@@ -7,10 +7,10 @@ import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
-from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from tests import policy_table
+from tests.fakes import config_of
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
@@ -22,49 +22,24 @@ OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "ev
 PRIVATE = {"noisy", "noisy refinement", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records."""
 
+TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
+"""Keys of tables of text, which a party with a policy does not take."""
+OTHERS = ("label", "model-path", "record-path", "min-update", "party-id", "test-fraction", "split-seed")
+OTHERS += ("memory-limit", "min-examples", "class-prior")
+"""Keys that change nothing about who gets an answer."""
+
 DEPLOYED = {
-    "data-path": OPEN,
-    "label": OPEN,
-    "separator": OPEN,
-    "decimal": OPEN,
-    "encoding": OPEN,
-    "gap-texts": OPEN,
-    "date-format": OPEN,
-    "model-path": OPEN,
-    "record-path": OPEN,
+    **dict.fromkeys(("data-path", *TEXT, *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
-    "min-update": OPEN,
-    "party-id": OPEN,
-    "test-fraction": OPEN,
-    "split-seed": OPEN,
-    "memory-limit": OPEN,
-    "min-examples": OPEN,
-    "class-prior": OPEN,
     "gram": OPEN | GRAM,
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
-    "policy, label": PRIVATE,
-    "policy, model-path": PRIVATE,
-    "policy, record-path": PRIVATE,
-    "policy, min-update": PRIVATE,
-    "policy, party-id": PRIVATE,
-    "policy, test-fraction": PRIVATE,
-    "policy, split-seed": PRIVATE,
-    "policy, memory-limit": PRIVATE,
-    "policy, min-examples": PRIVATE,
-    "policy, class-prior": PRIVATE,
-    "policy, gram": PRIVATE,
+    **{f"policy, {key}": PRIVATE for key in (*OTHERS, "gram", "composition", "max-releases", "response-seconds")},
+    **{f"policy, {key}": {"model"} for key in ("mechanisms", "neighbours", "records-per-person", "secure, leave")},
     "policy, secure": {"secure share", "secure noisy refinement", "model"},
     "policy, leave": {"leave noisy", "model"},
-    "policy, mechanisms": {"model"},
-    "policy, neighbours": {"model"},
-    "policy, records-per-person": {"model"},
-    "policy, composition": PRIVATE,
-    "policy, max-releases": PRIVATE,
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
-    "policy, response-seconds": PRIVATE,
-    "policy, secure, leave": {"model"},
 }
 SIMULATED = {"nothing": OPEN | GRAM}
 """What is not listed answers nothing, not even to a model."""
@@ -85,7 +60,7 @@ def test_no_summand_of_a_secure_sum_leaves_without_a_mask_of_its_bound() -> None
     client = FlyNNClient(X, y).to_client()
     for name in {"secure exact", *SUMS}:
         asked = policy_table.FITS[name]
-        config = {PHASE: asked.phase, **asked.to_config()}
+        config = config_of(asked)
         ins = FitIns(ndarrays_to_parameters(asked.arrays()), config)
         assert client.fit(ins).parameters.tensors == []
         for bound, answers in ((256, True), (512, False)):
