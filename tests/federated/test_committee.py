@@ -1,4 +1,4 @@
-"""A committee: every driver ends in the model of the pooled samples, and a saved run goes on to the same one."""
+"""A committee: a run ends in the model of the pooled samples, and a saved run goes on to the same one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
@@ -19,31 +18,12 @@ from flwr_flynn.model.candidates import HashPlan, candidate_scorings, placeholde
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.selection import fit_members
-from tests.federated.runs import (
-    DRIVERS,
-    GRID,
-    LABELS,
-    SPLITS,
-    TRAINING,
-    Exchange,
-    X,
-    Y,
-    exchange,
-    in_process,
-    options_for,
-    shares,
-)
-
-PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
-PHASES = ["columns", "counts", "selection", "evaluation"]
+from tests.federated.runs import LABELS, SPLITS, TRAINING, X, Y, exchange, in_process, options_for, shares
+from tests.federated.test_run_laws import PLAN, digest, go
 
 
 def made(parts: Any = None, plan: HashPlan = PLAN, **changes: Any) -> Run:
     return in_process(options_for(plan, **changes), shares() if parts is None else parts)
-
-
-def digest(run: Run) -> str:
-    return run.model.model_.sha256()
 
 
 def pooled(**changes: Any) -> FlyNNClassifier:
@@ -129,9 +109,8 @@ def test_the_members_are_the_choices_of_the_selection() -> None:
 
 
 @pytest.mark.parametrize("distribute", [False, True])
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_where_nobody_tries_the_model_it_is_the_first_candidate(driver: str, distribute: bool) -> None:
-    run = DRIVERS[driver](options_for(PLAN, fraction_evaluate=0, distribute=distribute), shares())
+def test_where_nobody_tries_the_model_it_is_the_first_candidate(distribute: bool) -> None:
+    run = in_process(options_for(PLAN, fraction_evaluate=0, distribute=distribute), shares())
     assert list(run.state.results) == ["columns", "counts", *(["evaluation"] if distribute else [])]
     assert len(run.totals.parts) == 1  # nobody counts what nobody compares
     member = run.model.model_.member
@@ -189,26 +168,10 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
 # ---- members that join and leave
 
 
-def go(before: Federation, purpose: str, who: str, leaver: str = "", **changes: Any) -> Run:
-    parts = dict(zip("0123", shares(), strict=True))
-    options = options_for(before.run_spec.specs, federation=before, purpose=purpose, **changes)
-    parties = {
-        f"{purpose}{cid}": party_of(**parts[cid], name=f"party-{cid}", min_examples=1, leaves=cid == leaver)
-        for cid in who
-    }
-    return Exchange(Run(RunOptions(**options)), parties).rounds()
-
-
 def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members() -> None:
     part = in_process(options_for(PLAN), shares()[:3]).federation("1")
-    joined = go(part, "join", "0123")
+    joined = go("committee", part, "join", "0123")
     assert len(joined.counted.members) == 4
     expected = fit_members(part.run_spec.specs, X[TRAINING], Y[TRAINING], 3, max_members=len(part.run_spec.specs))[0]
     assert joined.model.model_.members == expected
     assert joined.state.results["selection"].examples == 120
-
-
-def test_grids_given_by_hand_make_one_member() -> None:
-    run = in_process(options_for(GRID), shares())
-    assert len(run.model.model_.members) == 1
-    assert run.options.max_members == 1

@@ -44,10 +44,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "two specs": {"spec": GRID},
     "committee": {"spec": PLAN},
     "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "bayes"},
-    "one of six": {"spec": replace(PLAN, max_members=1), "decay": 0.5},
     "nobody evaluates the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
     "gram": {"spec": PLAN, "gram": 32},
-    "pairs of a spec": {"spec": GRID[0], "gram": 17},
     "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
 }
 POOLED = {

@@ -91,8 +91,7 @@ def test_the_train_channel_of_a_secure_run_has_secure_sums_alone() -> None:
 # ---- columns
 
 
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("least", [1, 5])
+@pytest.mark.parametrize(("how", "least"), [*((how, 5) for how in SPLITS), ("dirichlet", 1)])
 def test_specs_are_those_in_clear(how: str, least: int) -> None:
     options, parts = options_for(AUTO), shares(how)
     clear, secret = (run(options, parts, min_examples=least) for run in (in_process, secretly))
@@ -205,7 +204,6 @@ def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone(pha
     coverage = int(fit.n_per_class.sum()) / len(pooled(set())[1])
     X, codes = pooled({"gram", "gram evaluation"})  # those in the sums alone are taken out of them
     expected = fit.scoring(specs, np.bincount(codes, minlength=3), *fit.tables(specs, X, codes), None, coverage)
-    assert expected is not None
     assert run.model.model_.gram is not None
     assert run.model.model_.gram.sha256() == expected.sha256()
     assert spec.hash_dim == 16
@@ -224,9 +222,9 @@ def odd(phase: str, place: int, value: int) -> Spoil:
 
 
 @pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
-@pytest.mark.parametrize("how", ["negative", "one negative", "too large"])
+@pytest.mark.parametrize("how", ["one negative", "too large"])
 def test_a_gram_matrix_with_nonsense_in_it_is_refused_whole(phase: str, how: str) -> None:
-    spoil = {"negative": wrong(phase), "one negative": odd(phase, 1, -BOUND), "too large": odd(phase, -1, 5 * BOUND)}
+    spoil = {"one negative": odd(phase, 1, -BOUND), "too large": odd(phase, -1, 5 * BOUND)}
     run = secretly(options_for(GRID[0], gram=16), shares(), spoil[how])
     reasons = run.state.results[phase].missing
     assert len(reasons) == 4
