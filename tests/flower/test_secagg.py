@@ -111,7 +111,7 @@ def total(*parties: int, n: int = 20) -> ClassCounts:
     return sum(counts[1:], counts[0])
 
 
-@pytest.mark.parametrize("n_parties", [3, 5, 10])
+@pytest.mark.parametrize("n_parties", [3, 5])
 def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
     strategy, wire = counted([party(i, n=i * 10) for i in range(n_parties)])
     plain = [counts_of(*points(i * 10, seed=i)) for i in range(n_parties)]
@@ -131,11 +131,10 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
 def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
     plan = HashPlan(4, 3, 100, "auto", hash_dim=128)
     options: dict[str, Any] = {"spec": plan, "classes": CLASSES, "gram": 32}
-    parts = [points(20, seed=i) for i in range(5)]
-    clear = federate(
-        RunOptions(**options, min_parties=5), [party_of(*part, min_examples=1, gram=True) for part in parts]
-    )
-    strategy = FlyNNStrategy(**options, min_parties=3, min_available_clients=5, secure_bound=256)
+    parts = [points(20, seed=i) for i in range(3)]
+    parties = [party_of(*part, min_examples=1, gram=True) for part in parts]
+    clear = federate(RunOptions(**options, min_parties=3), parties)
+    strategy = FlyNNStrategy(**options, min_parties=3, min_available_clients=3, secure_bound=256)
     wire = Wire([FlyNNClient(*part, min_examples=1, secure=True).to_client() for part in parts])
     config = ServerConfig(strategy.num_rounds)
     context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=config, strategy=strategy)
@@ -210,8 +209,8 @@ def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() 
     assert strategy.model.counts_ == total(*range(10))
     assert strategy.missing == {}
     for n in (1, 2):
-        strategy, _ = counted([party(i) for i in range(10)], late(n), rounds=2)
-        assert strategy.model.counts_ == total(*range(n, 10))
+        strategy, _ = counted([party(i) for i in range(7)], late(n), rounds=2)
+        assert strategy.model.counts_ == total(*range(n, 7))
         few = "not asked: too few are left for a secure sum"
         assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
 
@@ -326,7 +325,7 @@ scraps = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=max(12, settings.default.max_examples // 12))  # each is a whole run
+@settings(max_examples=max(10, settings.default.max_examples // 12))  # each is a whole run
 @given(stage=st.sampled_from(STAGES), data=st.data())
 def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage: str, data: st.DataObject) -> None:
     def spoil(record: Any) -> None:
@@ -519,12 +518,8 @@ def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: P
 # ---- the federation that is left
 
 
-@pytest.mark.parametrize("is_private", [False, True])
-def test_a_federation_of_a_secure_sum_is_kept_and_distributed_and_nobody_joins_or_leaves_it(
-    is_private: bool, tmp_path: Path
-) -> None:
-    clients = [private(i, tmp_path) if is_private else party(i) for i in range(3)]
-    made, _ = counted(clients, mechanism=shared_noise() if is_private else None, secure_bound=1024)
+def test_a_federation_of_a_noisy_sum_is_kept_and_distributed_and_nobody_joins_or_leaves_it(tmp_path: Path) -> None:
+    made, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=1024)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
     assert (before.counts, before.run_spec, before.is_secure) == (made.counts, made.federation("1").run_spec, True)

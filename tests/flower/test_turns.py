@@ -17,7 +17,7 @@ from flwr_flynn.model.candidates import HashPlan
 from tests.fakes import FakeGrid, Node
 from tests.raising import raises
 
-X, Y = (each[:300] for each in load_digits(return_X_y=True))
+X, Y = (each[:120] for each in load_digits(return_X_y=True))
 SPEC = HashSpec(64, 256, 6, 16, seed=1)
 
 
