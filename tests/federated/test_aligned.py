@@ -18,7 +18,7 @@ from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.phases.selection import select
-from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
+from flwr_flynn.federated.protocol import REFUSED, Config
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
@@ -30,6 +30,7 @@ from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.gram import LearnedGram, gram_specs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
+from tests.fakes import config_of
 from tests.federated.runs import (
     DRIVERS,
     LABELS,
@@ -151,10 +152,8 @@ def test_a_party_joins_and_leaves_an_aligned_run(tmp_path: Path) -> None:
     assert len(joined.counted.members) == 4
     assert joined.model.model_.aligned
     reference = saved.run_spec.reference
-    assert reference is not None
     y = np.searchsorted(NAMES, parts[3]["y"])
     own = reference.alignment(parts[3]["X"], y)
-    assert own is not None
     again = FlyNNClassifier.from_model(saved.model.model_).partial_fit(own.applied(parts[3]["X"]), parts[3]["y"])
     shas = {member.counts.sha256() for member in again.model_.members}
     assert {member.counts.sha256() for member in joined.model.model_.members} <= shas
@@ -206,7 +205,7 @@ def test_an_answer_tells_if_the_party_has_an_alignment() -> None:
 
 def test_a_party_refuses_what_is_no_reference() -> None:
     party = party_of(X, LABELS)
-    config = {PHASE: REQUEST.phase, **REQUEST.to_config()}
+    config = config_of(REQUEST)
     for wrong in (b"", REFERENCE.data[:-1], b"\xff" * len(REFERENCE.data), "text", 5):
         bad = {name: wrong if value == REFERENCE.data else value for name, value in config.items()}
         assert REFUSED in party.answer(bad, REQUEST.arrays()).metrics or wrong == b"\xff" * len(REFERENCE.data)
@@ -227,7 +226,7 @@ def test_a_run_with_aligned_specs_comes_over_the_wire() -> None:
 
 def test_the_party_needs_memory_for_its_aligned_samples() -> None:
     party = party_of(X, LABELS, memory_limit=2**14)
-    answer = party.answer({PHASE: REQUEST.phase, **REQUEST.to_config()}, REQUEST.arrays())
+    answer = party.answer(config_of(REQUEST), REQUEST.arrays())
     assert "memory" in str(answer.metrics[REFUSED])
 
 
@@ -242,7 +241,7 @@ def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation()
     seen = []
     for step in (0.0, 1.0, 3.0):
         party = party_of(X[TRAINING] + step, LABELS[TRAINING], *test, secure=True, evaluates=True)
-        answer = party.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+        answer = party.answer(config_of(request), request.arrays())
         assert REFUSED not in answer.metrics
         seen.append([matrix.tolist() for matrix in answer.arrays])
     assert seen[0] == seen[1] == seen[2]
@@ -252,7 +251,6 @@ def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation()
 def test_histograms_of_aligned_columns_have_the_party_s_floor() -> None:
     party = party_of(X[TRAINING] + 7, LABELS[TRAINING], min_examples=5)
     alignment = REFERENCE.alignment(X[TRAINING] + 7, Y[TRAINING], 5)
-    assert alignment is not None
     aligned = ColumnHistograms.from_data(alignment.applied(X[TRAINING] + 7), Y[TRAINING], 3, 5)
     assert statistic_of(REQUEST, party).histograms == aligned
 
@@ -264,7 +262,6 @@ def test_an_alignment_tells_nothing_of_classes_that_are_left_out() -> None:
     only = Reference.of(ColumnHistograms.from_data(X[Y == 0], Y[Y == 0], 3))
     assert statistic_of(replace(REQUEST, reference=only), party).n_aligned == 0
     alignment = REFERENCE.alignment(X[some[12:]] + 7, Y[some[12:]], 20)
-    assert alignment is not None
     aligned = ColumnHistograms.from_data(alignment.applied(X[some] + 7), Y[some], 3, 20)
     assert statistic_of(REQUEST, party).histograms == aligned
 

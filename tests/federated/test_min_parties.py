@@ -31,7 +31,6 @@ def left_alone(steps: Exchange, phase: str) -> Run:
     """The run after an exchange that one party alone answers."""
     before = sha256(steps.run.model)
     taken = steps.step(EVALUATE, failures=dict.fromkeys("123", "failed: killed"))
-    assert taken is not None
     assert (taken.phase.name, list(taken.batch.passed)) == (phase, [])
     assert taken.missing["party-0"] == REASON
     assert sha256(steps.run.model) == before
@@ -69,9 +68,7 @@ def test_as_many_as_are_needed_decide() -> None:
 def test_of_a_sampled_evaluation_the_same_share_is_needed() -> None:
     steps = until("evaluation", fraction_evaluate=0.5)
     ask = steps.run.ask(EVALUATE, list("0123"), sample=lambda size: list("0123")[:size])
-    assert ask is not None
     taken = steps.run.complete([steps.reply(ask, cid) for cid in ask.cids], Failures())
-    assert taken is not None
     assert len(taken.batch.passed) == 2
     assert steps.run.state.results["evaluation"].figures is not None
 
