@@ -336,8 +336,8 @@ class Run:
     def totals(self) -> CountsOfSpecs:
         """The sums of the parties counted so far, for each spec."""
         self.require_specs()
-        counts, counting = self.state.results.get("counts"), self.counting
-        totals: CountsOfSpecs = self._request(counting).start if counting and counts is None else counts
+        done, counting = self.state.results, self.counting
+        totals: CountsOfSpecs = self._request(counting).start if counting and "counts" not in done else done["counts"]
         return totals
 
     @property
