@@ -172,7 +172,7 @@ def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) 
     assert back.totals == saved.totals
 
 
-@pytest.mark.parametrize("n_steps", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
 def test_any_sequence_of_joins_updates_withdrawals_and_resumed_runs_has_the_pooled_counts(
     n_steps: int, tmp_path: Path
 ) -> None:

@@ -325,7 +325,7 @@ scraps = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=max(10, settings.default.max_examples // 12))  # each is a whole run
+@settings(max_examples=max(12, settings.default.max_examples // 12))  # each is a whole run
 @given(stage=st.sampled_from(STAGES), data=st.data())
 def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage: str, data: st.DataObject) -> None:
     def spoil(record: Any) -> None:
