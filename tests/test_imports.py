@@ -59,6 +59,12 @@ def test_modules_and_functions_are_short() -> None:
     assert not long
 
 
+def imported_by(code: str) -> set[str]:
+    """Modules that a new process has imported after some code."""
+    command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
 @pytest.mark.parametrize(
     ("module", "later"),
     [
@@ -68,7 +74,12 @@ def test_modules_and_functions_are_short() -> None:
     ],
 )
 def test_what_takes_long_to_import_is_imported_when_it_is_used(module: str, later: str) -> None:
-    code = f"import sys, {module}; print(*sys.modules)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert module in printed.split()
-    assert not set(later.split()) & set(printed.split())
+    found = imported_by(f"import {module}")
+    assert module in found
+    assert not set(later.split()) & found
+
+
+def test_what_a_party_needs_to_keep_a_model_is_imported_before_the_time_of_its_answers_runs() -> None:
+    party = "from flwr_flynn.federated.party import *; Party(lambda _: None, PartyOptions(on_model=print{}))"
+    assert "sklearn" not in imported_by(party.format(""))
+    assert "sklearn" in imported_by(party.format(", response_seconds=1.0"))

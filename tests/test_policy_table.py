@@ -23,7 +23,7 @@ PRIVATE = {"noisy", "noisy refinement", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records."""
 
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
-"""Keys of tables of text, which a party with a policy does not take."""
+"""Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = ("label", "model-path", "record-path", "min-update", "party-id", "test-fraction", "split-seed")
 OTHERS += ("memory-limit", "min-examples", "class-prior")
 """Keys that change nothing about who gets an answer."""

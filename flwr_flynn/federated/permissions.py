@@ -11,7 +11,8 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +36,6 @@ from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.privacy.samplers import SeededNoise
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import TableSummary
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -91,6 +89,8 @@ class SampleAccess:
         width: Callable[[Features], int] | None = None,
     ) -> None:
         self.options = options or PartyOptions()
+        if self.options.response_seconds and self.options.on_model is not None:
+            import_module("flwr_flynn.model.classifier")  # here and not in the time that an answer takes
         self.progress = progress
         self.mask = mask
         self._given = load if isinstance(load, Samples) else None
@@ -345,9 +345,9 @@ class SampleAccess:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
         if self.options.on_model is None:
             return ""
-        from flwr_flynn.model.classifier import FlyNNClassifier
-
         try:
+            from flwr_flynn.model.classifier import FlyNNClassifier
+
             self.options.on_model(FlyNNClassifier.from_model(self._personalized(run, model)))
         except Exception as error:
             log.error("FlyNN: on_model failed", exc_info=error)

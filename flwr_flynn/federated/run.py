@@ -337,7 +337,7 @@ class Run:
         """The sums of the parties counted so far, for each spec."""
         self.require_specs()
         done, counting = self.state.results, self.counting
-        totals: CountsOfSpecs = self._request(counting).start if counting and "counts" not in done else done["counts"]
+        totals: CountsOfSpecs = done["counts"] if "counts" in done or not counting else self._request(counting).start
         return totals
 
     @property

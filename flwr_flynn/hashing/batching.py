@@ -27,7 +27,7 @@ _CHUNK_BYTES = 2**22  # size of one chunk of samples as float64, small beside th
 
 
 def batches(n: int, size: int) -> Iterator[slice]:
-    """Slices of n samples, in their order, each of at most `size`."""
+    """Slices of n samples, in their order, each of `size`, the last of what is left; none of no samples."""
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 

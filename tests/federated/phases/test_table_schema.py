@@ -53,11 +53,10 @@ LEARNED: dict[str, Any] = {"spec": PLAN, "classes": NAMES, "learn_schema": True,
 
 def split(how: str) -> list[dict[str, Any]]:
     """Five ways to distribute the rows; columns are in another order at every second party, and one has one more."""
-    random = np.random.default_rng(5)  # the same parties in every test
     owners = {
-        "iid": random.integers(0, 4, N),
+        "iid": RNG.integers(0, 4, N),
         "by class": CODES,
-        "an empty party": random.integers(0, 2, N) * 2,
+        "an empty party": RNG.integers(0, 2, N) * 2,
         "a level at one party": np.where(FRAME["text"] == "d", 3, np.arange(N) % 3),
         "one party": np.zeros(N, int),
     }[how]
@@ -71,38 +70,39 @@ def split(how: str) -> list[dict[str, Any]]:
     return parts
 
 
-POOLED = {gram: FlyNNClassifier(hash_dim=256, hash_nnz=8, gram=gram).fit(FRAME, LABELS) for gram in (0, 32)}
-SCHEMA = POOLED[0].model_.schema
+POOLED = {
+    effort: FlyNNClassifier(effort=effort, hash_dim=256, hash_nnz=8).fit(FRAME, LABELS)
+    for effort in ("default", "thorough")
+}
+SCHEMA = POOLED["default"].model_.schema
 SPLITS = ["iid", "by class", "an empty party", "a level at one party", "one party"]
 
 
-@pytest.mark.parametrize(
-    ("driver", "how"),
-    [*(("in process", how) for how in SPLITS), ("legacy", "iid"), ("message", "iid"), ("message", "an empty party")],
-)
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_any_split_gives_the_pooled_model(driver: str, how: str) -> None:
     run = DRIVERS[driver](LEARNED, split(how), min_examples=1)
     model = run.model.model_
     assert model.schema == SCHEMA
-    assert model.sha256() == POOLED[0].model_.sha256()
+    assert model.sha256() == POOLED["default"].model_.sha256()
 
 
 def test_the_gram_matrix_too() -> None:
-    run = DRIVERS["in process"](LEARNED | {"gram": 32}, split("iid"), min_examples=1, gram=True)
+    options = LEARNED | {"spec": HashPlan(1, 3, N, "auto", hash_dim=256, hash_nnz=8, effort="thorough")}
+    run = DRIVERS["in process"](options, split("iid"), min_examples=1, gram=True)
     assert run.model.model_.gram is not None
-    assert run.model.model_.sha256() == POOLED[32].model_.sha256()
+    assert run.model.model_.sha256() == POOLED["thorough"].model_.sha256()
 
 
 def test_a_secure_run_with_a_schema_gives_the_same_model() -> None:
     assert SCHEMA is not None
     options = {"spec": HashPlan(SCHEMA.width, 3, N, "auto", hash_dim=256, hash_nnz=8), "classes": NAMES}
     run = secretly(options | {"feature_names": SCHEMA}, split("iid"), bound=128)
-    assert run.model.model_.sha256() == POOLED[0].model_.sha256()
+    assert run.model.model_.sha256() == POOLED["default"].model_.sha256()
 
 
 def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
-    some = split("iid")[1:3]  # without the column that one party alone has
-    first = DRIVERS["in process"](LEARNED, some, min_examples=1)
+    first = DRIVERS["in process"](LEARNED, split("iid")[:2], min_examples=1)
     first.federation("first").save(tmp_path / "federation.npz")
     saved = Federation.load(tmp_path / "federation.npz")
     assert saved.run_spec.feature_names == first.model.model_.schema
@@ -110,7 +110,7 @@ def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
     joining: dict[str, Any] = {"spec": run.specs, "classes": run.classes, "feature_names": run.feature_names}
     joining |= {"federation": saved, "purpose": "join", "min_parties": 1}
     (part,) = split("a level at one party")[3:]
-    members = [party_of(each["X"], each["y"]) for each in some]  # which are known, and not asked
+    members = [party_of(each["X"], each["y"]) for each in split("iid")[:2]]  # which are known, and not asked
     again = federate(RunOptions(**joining), [*members, party_of(**part, name="new")])
     assert again.counts.n_examples == first.counts.n_examples + int((FRAME["text"] == "d").sum())
     assert again.model.model_.schema == first.model.model_.schema
