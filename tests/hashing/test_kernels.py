@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flwr_flynn.hashing import kernels
+from flwr_flynn.hashing.batching import batches
 
 
 @given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
@@ -52,3 +53,10 @@ def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, le
         for a in range(20):
             for b in range(20):
                 assert coarse[a] > coarse[b] - margin or exact[a] < exact[b]
+
+
+@given(st.integers(0, 100), st.integers(1, 40))
+def test_batches_have_every_sample_once_and_in_order(n: int, size: int) -> None:
+    found = [list(range(n))[part] for part in batches(n, size)]
+    assert [i for part in found for i in part] == list(range(n))
+    assert all(0 < len(part) <= size for part in found)
