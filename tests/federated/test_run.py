@@ -32,7 +32,6 @@ from tests.federated.runs import (
     X,
     Y,
     exchange,
-    in_process,
     options_for,
     renamed,
     sha256,
@@ -86,6 +85,7 @@ def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
 def test_a_late_reply_to_a_phase_that_is_over_changes_nothing() -> None:
     steps = exchange(GRID)
     ask = steps.run.ask(TRAIN, list(steps.parties))
+    assert ask is not None
     replies = [steps.reply(ask, cid) for cid in ask.cids]
     steps.run.complete(replies[:3], Failures())
     before = steps.run.counts.sha256()
@@ -98,6 +98,7 @@ def test_replies_of_parties_that_were_not_asked_are_ignored() -> None:
     ask = steps.run.ask(TRAIN, ["0", "1"])
     assert ask is not None
     taken = steps.run.complete([steps.reply(ask, cid) for cid in "0123"], Failures())
+    assert taken is not None
     assert list(taken.batch.passed) == ["0", "1"]
     assert taken.missing == {}
     assert len(steps.run.counted) == 2
@@ -194,6 +195,7 @@ def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(f
     def step() -> None:
         steps.lost = {"3"} if failure == "no reply" else set()
         taken = steps.step(TRAIN, failures={"3": "failed: gone"} if failure == "failed" else None, spoil=spoil)
+        assert taken is not None
         assert not taken.accepted
         assert len(taken.missing) == 4
         steps.lost = set()
@@ -224,12 +226,14 @@ def test_where_failures_are_not_accepted_a_selection_is_whole_or_none() -> None:
 def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     steps = exchange(GRID[0], decay=0.5)
     ask = steps.run.ask(TRAIN, list(steps.parties))
+    assert ask is not None
     replies = [steps.reply(ask, cid) for cid in ask.cids]
     before = dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied
     with pytest.raises(ZeroDivisionError):
         steps.run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
     assert (dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied) == before
     taken = steps.run.complete(replies, Failures())
+    assert taken is not None
     assert taken.batch.repeated == []
     assert steps.run.counts.n_examples == 120
 
@@ -318,6 +322,7 @@ def test_those_who_are_in_by_node_or_key_are_not_even_asked() -> None:
     federation = joined(NOBODY, "a")
     run = Run(RunOptions(SPEC, CLASSES, 1, federation=federation, purpose="join"))
     ask = run.ask(TRAIN, ["97", "98"])
+    assert ask is not None
     assert ask.cids == ["98"]
 
 
@@ -360,6 +365,7 @@ def test_two_that_stand_for_one_member_count_once() -> None:
     assert ask is not None
     replies = [Exchange(run, parties).reply(ask, cid) for cid in parties]
     taken = run.complete(replies, Failures())
+    assert taken is not None
     assert list(taken.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
     assert run.state.results["selection"].missing.keys() == {"a (node 56)"}
@@ -369,14 +375,13 @@ def test_two_that_stand_for_one_member_count_once() -> None:
 def test_every_driver_serves_every_purpose(driver: str) -> None:
     parts = shares()
     drive = DRIVERS[driver]
-    first = drive(options_for(GRID[0]), parts[:3])
-    part = first.federation("1")
+    part = drive(options_for(GRID[0]), parts[:3]).federation("1")
     more = drive(options_for(GRID[0], federation=part, purpose="join"), parts)
     assert more.traffic["counts"].asked == 1
-    assert sha256(more.model) == sha256(in_process(options_for(GRID[0]), parts).model)
+    assert sha256(more.model) == sha256(drive(options_for(GRID[0]), parts).model)
     leaving = [*parts[:3], {**parts[3], "leaves": True}]
     left = drive(options_for(GRID[0], federation=more.federation("2"), purpose="withdraw"), leaving)
-    assert sha256(left.model) == sha256(first.model)
+    assert sha256(left.model) == sha256(drive(options_for(GRID[0]), parts[:3]).model)
     assert left.federation("3").counts == part.counts
     seen = drive(options_for(GRID[0], federation=part, purpose="evaluate"), parts)
     assert sha256(seen.model) == sha256(part.model)
@@ -386,9 +391,17 @@ def test_every_driver_serves_every_purpose(driver: str) -> None:
     steps.step(TRAIN)
     begun = steps.run.federation("1")
     rest = drive(options_for(begun.run_spec.specs, federation=begun, purpose="resume"), parts)
-    whole = in_process(options_for(AUTO), parts)
+    whole = drive(options_for(AUTO), parts)
     assert sha256(rest.model) == sha256(whole.model)
     assert rest.state.results["evaluation"].figures == whole.state.results["evaluation"].figures
+
+
+def test_a_party_that_leaves_is_in_no_other_counting() -> None:
+    parts = shares()
+    for driver in DRIVERS.values():
+        run = driver(options_for(GRID[0], decay=0.5), parts[:1], leaves=True)  # type: ignore[call-arg]
+        assert run.counted.missing.keys() == {"party-0"}
+        assert run.counts.n_examples == 0
 
 
 def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:

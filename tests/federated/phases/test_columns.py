@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
@@ -22,6 +23,7 @@ from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_spec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests.federated.runs import (
     AUTO,
+    DRIVERS,
     LABELS,
     NAMES,
     SPLITS,
@@ -50,8 +52,9 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 
 
 @pytest.mark.parametrize("how", SPLITS)
-def test_histograms_of_any_split_give_the_pooled_specs(how: str) -> None:
-    run = in_process(options_for(AUTO, decay=0.5), shares(how))
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_histograms_of_any_split_give_the_pooled_specs(driver: str, how: str) -> None:
+    run = DRIVERS[driver](options_for(AUTO, decay=0.5), shares(how))
     result = run.state.results["columns"]
     assert result.histograms == histograms(TRAINING)
     assert (result.missing, result.fallback_reason) == ({}, "")
@@ -70,12 +73,20 @@ def test_a_request_that_cannot_be_is_an_error_of_the_server(change: dict[str, An
     assert error.value.field in change
 
 
+@pytest.mark.parametrize("convert", ["csr_matrix", "csc_array", "coo_array"])
+def test_histograms_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
+    sparse = party_of(getattr(sp, convert)(X), LABELS, min_examples=1)
+    assert statistic_of(REQUEST, sparse) == histograms(slice(None))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("n-features", 5, "n_features"),
+        ("n-features", "4", "flynn-n-features"),
         ("n-features", 2**40, "flynn-n-features"),
         ("classes", "[]", "classes"),
+        ("classes", None, "flynn-classes"),
         ("classes", '["setosa"]', "100 of 150"),
         ("feature-names", '["a"]', "feature_names"),
     ],
@@ -128,6 +139,7 @@ def test_an_alignment_of_the_server_s_choice_leads_to_the_same_ranks(mean: float
     samples = np.random.default_rng(1).normal(mean, 3, size=(500, 1))
     reference = Reference.of(ColumnHistograms.from_data(samples, np.zeros(500, np.int64), 1))
     alignment = reference.alignment(SWEPT[:, None], np.zeros(97, np.int64), 5)
+    assert alignment is not None
     found = asked(party, ColumnsRequest(1, ("a",), reference=reference), 1)
     assert found == of_told(alignment.applied(SWEPT[TOLD, None])[:, 0])
 
@@ -254,6 +266,7 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     spoil, field = HOSTILE[name]
     steps = exchange(AUTO, floor=5, max_examples_per_party=50)
     taken = steps.step(TRAIN, spoil=lambda reply: spoil(reply) if reply.cid == "3" else reply)
+    assert taken is not None
     result = steps.run.state.results["columns"]
     assert list(taken.missing) == list(result.missing) == ["party-3"]
     assert f"refused: {field}: expected " in result.missing["party-3"]
@@ -267,6 +280,7 @@ def test_an_honest_reply_passes_the_checks_that_the_hostile_ones_fail() -> None:
     steps = exchange(AUTO, floor=5, max_examples_per_party=50)
     spoil = lambda reply: of_samples(reply, 45) if reply.cid == "3" else reply  # noqa: E731
     taken = steps.step(TRAIN, spoil=spoil)
+    assert taken is not None
     assert taken.missing == {}
 
 
@@ -284,3 +298,6 @@ def test_histograms_have_room_for_the_others() -> None:
     tensors = codec.write_tensors([np.array([n, 0, 0]), pack_numbers(np.array([5])), pack_numbers(np.array([n - 1]))])
     with raises(PayloadError, field="histograms", got=str(n)):
         request.read(codec.read_tensors(tensors), Reply("1", tensors, n, {}), None)
+
+
+# ---- who gives them
