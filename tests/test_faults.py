@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from flwr.common import Parameters
 from flwr.server import Server
 
-from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec
+from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec
 from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.counts import CountsRequest
@@ -114,10 +115,18 @@ def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) ->
         return budget.release(SimulatedRelease(mechanism, seed), counts.spec_fingerprint, lambda: counts)
 
     first = release(1)
-    for room in (0, 100, 700):  # nothing, a part of the release, the release without the ledger
+    for room in (0, 100):  # nothing, a part of the ledger
         with full_after(room), raises(PrivacyError, field="ledger", got="not written"):
             release(2)
         assert budget.spent() == (0.5, 0.0)
+    with ExitStack() as stack, raises(PrivacyError, field="ledger", got="not written"):  # the charge alone
+
+        def count() -> ClassCounts:
+            stack.enter_context(full_after(100))
+            return counts
+
+        budget.release(SimulatedRelease(mechanism, 2), counts.spec_fingerprint, count)
+    assert budget.spent() == (1.0, 0.0)
     assert release(1).counts == first.counts
 
 

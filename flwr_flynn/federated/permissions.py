@@ -11,20 +11,31 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
+from flwr_flynn.federated.private_rows import (
+    LEAST_ROWS,
+    ROW_BYTES,
+    GivenRows,
+    RowReader,
+    check_classes,
+    check_columns,
+    fitting,
+)
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Features, check_classes, check_samples, check_width, count, fitting, labelled
+from flwr_flynn.federated.samples import Codes, Features, labelled
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts, memory_needed
@@ -46,8 +57,9 @@ _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at mos
 
 Progress = Callable[[int], object]
 V = TypeVar("V")
-Codes = npt.NDArray[np.int64]
+Load = Callable[[Features], Samples | RowReader]
 CodesOf = Callable[[Any], Codes]
+Tried = tuple[Any, Codes, npt.NDArray[np.float64]]
 
 
 def no_progress(_total: int) -> Progress:
@@ -65,28 +77,26 @@ class SampleAccess:
 
     Parameters
     ----------
-    load : Samples or callable
+    load : Samples, RowReader or callable
         The samples, of any kind that `Table.of` takes; or a function of the names of the features, or of the schema, of
         a run (() without either) -> Samples. With a schema their X may be numbers, of the schema's width, or a raw
-        table; without one, of a file that is not held in memory, its summary. With a budget it is called only once the
-        ledger has admitted a request.
+        table; without one, of a file that is not held in memory, its summary. With a budget it is called once the
+        ledger has admitted a request, with () whatever is asked; it may return a `private_rows.RowReader`, which a
+        party with a budget may also be given.
     options : PartyOptions
     mask : callable, default=`no_mask`
         Called with the bound, and the mechanism if any, before anything leaves in a secure sum; raises where nothing
         will mask it.
     progress : callable, default=`no_progress`
         Number of samples to be hashed -> callable that takes numbers of samples just hashed.
-    width : callable, optional
-        Names of features -> number of columns, without a look at samples. With a budget it is asked before the ledger.
     """
 
     def __init__(
         self,
-        load: Samples | Callable[[Features], Samples],
+        load: Samples | RowReader | Load,
         options: PartyOptions | None = None,
         mask: Callable[[int, Mechanism | None], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
-        width: Callable[[Features], int] | None = None,
     ) -> None:
         self.options = options or PartyOptions()
         if self.options.response_seconds and self.options.on_model is not None:
@@ -95,8 +105,8 @@ class SampleAccess:
         self.mask = mask
         self._given = load if isinstance(load, Samples) else None
         self._load = None if isinstance(load, Samples) else load
+        self._reader: RowReader | None = None  # of a private party
         self._samples: Samples | None = None  # as the request asks for them
-        self._width = width
         self._names: Features = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
@@ -137,6 +147,7 @@ class SampleAccess:
         several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
         what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
         self.check_memory(needed, what)
+        self.check_memory(LEAST_ROWS * ROW_BYTES * run.spec.n_features, f"{run.spec.n_features} numbers a row")
         run.agree_on_rows(config)
 
     def check_memory(self, needed: int, what: str) -> None:
@@ -200,15 +211,17 @@ class SampleAccess:
         return reference.alignment(X, codes, self.options.min_examples)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy. No sample decides a refusal, nor its time.
+        """Noisy counts, within the party's policy. No sample decides a refusal.
 
-        So no sample is touched before the ledger has admitted the request.
+        All that can be refused is refused before the ledger charges the request, and it is charged before any sample is
+        looked at; what follows is a fold over rows that cannot fail, see `private_rows`.
         """
         budget, mechanism, digest = self._before_release(run, recall)
         fingerprint = run.hasher.fingerprint
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
-        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
+        prepare = partial(self._prepare, run)
+        released = budget.release(mechanism, fingerprint, lambda: self._counted(run), terms=digest, prepare=prepare)
         if released.repeated:
             log.info("FlyNN: this request was answered before; the same answer again spends nothing")
         return released.counts
@@ -227,12 +240,12 @@ class SampleAccess:
             sampler = SeededNoise(int.from_bytes(seed[:8], "big"))
 
         def measure() -> npt.NDArray[np.int64]:
-            parts = ((run.hasher.active(X, n_jobs=self.options.n_jobs), codes) for X, codes in self._fitting(run))
-            found = self._row_wise(lambda: clipped_gradient(weights, centre, run.spec.hash_nnz, parts))
+            found = clipped_gradient(weights, centre, run.spec.hash_nnz, self._active(run))
             return rounds.noisy_gradient(found.gradient, sampler)
 
         asked = hashlib.sha256(f"{weights_sha256(weights)} {centre.tolist()}".encode()).hexdigest()
-        return budget.release_round(mechanism, run.hasher.fingerprint, number, asked, measure, terms=digest)
+        prepare, fingerprint = partial(self._prepare, run), run.hasher.fingerprint
+        return budget.release_round(mechanism, fingerprint, number, asked, measure, terms=digest, prepare=prepare)
 
     def _before_release(self, run: RunSpec, recall: bool = False) -> tuple[Budget, Mechanism, str]:
         """Ledger, mechanism and digest of the terms for a noisy answer, once all that needs no sample is checked."""
@@ -243,12 +256,10 @@ class SampleAccess:
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
-        if self._given is not None:
-            check_samples(self._given, None if self._has_schema else run.spec.n_features)  # by their shape alone
-        elif self._width is not None:
-            check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)
         check_classes(run.classes)
+        if self._given is not None or isinstance(self._load, RowReader):  # else they are loaded once it is admitted
+            self._prepare(run)
         if self._admitted == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
@@ -257,42 +268,61 @@ class SampleAccess:
             mechanism = SimulatedRelease(mechanism.mechanism, int.from_bytes(seed[:8], "big"))
         return budget, mechanism, digest
 
-    def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
-        """The party's counts without noise, of the samples that fit."""
+    def _prepare(self, run: RunSpec) -> None:
+        """Refuse a request for columns that the party's rows do not have, before any row is looked at."""
+        check_columns(self._rows(), self._names, run.spec.n_features)
 
-        def counted() -> ClassCounts:
-            samples = self._held()
-            check_samples(samples, run.spec.n_features)
-            n, n_jobs = len(samples.y), self.options.n_jobs
-            counts, dropped = count(
-                run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n), with_gaps=self._has_schema
-            )
-            if dropped:
-                log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
-            return counts
+    def _counted(self, run: RunSpec) -> ClassCounts:
+        """The party's counts without noise, of the rows that fit."""
+        hasher, array = run.hasher, np.zeros((run.n_classes, run.spec.hash_dim), np.int64)
+        for active, codes in self._active(run):
+            add_counts(array, codes, active)
+        return ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
 
-        return self._row_wise(counted)
+    def _active(self, run: RunSpec) -> Iterator[tuple[npt.NDArray[np.int32], Codes]]:
+        """Active bits and class codes of the training rows that fit, some at a time."""
 
-    def _fitting(self, run: RunSpec) -> Iterator[tuple[Any, Codes]]:
-        """Training samples that fit, and their class codes, some at a time."""
-        samples = self._held()
-        check_samples(samples, run.spec.n_features)
-        yield from fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
+        def active(X: Any, codes: Codes) -> tuple[npt.NDArray[np.int32], Codes]:
+            return run.hasher.active(X, n_jobs=self.options.n_jobs), codes
 
-    def _row_wise(self, measure: Callable[[], V]) -> V:
-        """The value of a function of the samples.
+        n_rows = n_fitting = 0
+        progress = self.progress(self._rows().n_rows)
+        for n, parts in self._parts(run, active):
+            n_rows += n
+            n_fitting += sum(len(codes) for _, codes in parts)
+            yield from parts
+            progress(n)
+        if n_rows > n_fitting:
+            log.warning("FlyNN: %s of %s samples do not fit, and are left out", n_rows - n_fitting, n_rows)
 
-        Any failure ends the request, charges nothing, and is reported in the same words whatever the cause: to the
-        server that is a machine that went offline, and the guarantee is about answers.
-        """
+    def _parts(
+        self, run: RunSpec, of: Callable[[Any, Codes], V], held_out: bool = False
+    ) -> Iterator[tuple[int, list[V]]]:
+        """A function of the private rows that fit, see `private_rows.fitting`; any failure is one of the machine."""
         try:
-            return measure()
+            memory = self.options.memory_limit
+            yield from fitting(self._rows(), run.hashers, run.classes, self._names, memory, held_out=held_out, of=of)
         except Exception as error:
-            log.error("FlyNN: counting failed", exc_info=error)
+            log.error("FlyNN: reading samples failed", exc_info=error)
             raise DataError("counting failed at this party") from None
 
-    def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[tuple[Any, Codes]]]:
-        """The model to try, True if it differs by the class prior, and held-out samples with codes, some at a time.
+    def _rows(self) -> RowReader:
+        """The rows of a private party, loaded whatever is asked for, with the columns that the request asks for."""
+        if self._reader is None:
+            try:
+                loaded: Any = self._given or self._load
+                loaded = loaded(()) if callable(loaded) else loaded
+                self._reader = loaded if isinstance(loaded, RowReader) else GivenRows(loaded)
+            except FlyNNError:
+                raise
+            except Exception as error:
+                log.error("FlyNN: loading samples failed", exc_info=error)
+                raise DataError("loading failed at this party") from None
+        return self._reader
+
+    def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[Tried]]:
+        """The model to try, True if it differs by the class prior, and held-out samples, some at a time: numbers, class
+        codes, and the model's shared scores.
 
         The model has the party's alignment and class prior. Where exact counts do not leave the party in clear, nothing
         of its own training samples is in it. Of results in a secure sum nobody sees the party's own: they need no
@@ -306,21 +336,25 @@ class SampleAccess:
             raise PrivacyError("samples", RESULTS, self._admitted)
         is_open = not options.secure and options.budget is None and in_clear
         mine = self._personalized(run, model) if is_open else model
-        samples, own = self._held(), options.class_prior and is_open and run.is_plain
-        if samples.X_test is None or samples.y_test is None:
-            return mine, own, iter(())
-        return mine, own, self._tried(run, Samples(samples.X_test, samples.y_test))
+        own = options.class_prior and is_open and run.is_plain
 
-    def _tried(self, run: RunSpec, samples: Samples) -> Iterator[tuple[Any, Codes]]:
-        """Samples and their class codes, some at a time; with a budget those that fit."""
-        if self.options.budget is None:
-            parts = iter([self._labelled(samples, run.codes, run.spec.n_features)])
-        else:
-            check_samples(samples, run.spec.n_features)
-            parts = fitting(run.hasher, run.classes, samples.X, samples.y, with_gaps=self._has_schema)
-        for X, true in parts:
-            for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
-                yield X[rows], true[rows]
+        def scored(X: Any, codes: Codes) -> Tried:
+            return X, codes, mine.shared_scores(X, options.n_jobs)
+
+        if options.budget is None:
+            return mine, own, self._tried(run, scored)
+        self._prepare(run)
+        return mine, own, (part for _, parts in self._parts(run, scored, held_out=True) for part in parts)
+
+    def _tried(self, run: RunSpec, scored: Callable[[Any, Codes], Tried]) -> Iterator[Tried]:
+        """Held-out samples of a party without a budget, refused as a whole if one does not fit."""
+        samples = self._held()
+        if samples.X_test is None or samples.y_test is None:
+            return
+        held_out = Samples(samples.X_test, samples.y_test)
+        X, true = self._labelled(held_out, run.codes, run.spec.n_features)
+        for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
+            yield scored(X[rows], true[rows])
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
@@ -361,8 +395,7 @@ class SampleAccess:
         self._touched = True
         if self._samples is None:
             samples = self._loaded()
-            row_wise, is_given = self.options.budget is not None, self._load is None
-            self._samples = prepared(samples, self._names, row_wise, is_given, self.check_memory)
+            self._samples = prepared(samples, self._names, self._load is None, self.check_memory)
         return self._samples
 
     def _before(self) -> Samples:
@@ -373,11 +406,11 @@ class SampleAccess:
             raise ConfigError("node-config previous-path", expected, "none")
         is_given = isinstance(given, Samples)
         samples = given if isinstance(given, Samples) else given(self._names)
-        return prepared(samples, self._names, False, is_given, self.check_memory)
+        return prepared(samples, self._names, is_given, self.check_memory)
 
     def _loaded(self) -> Samples:
         """The samples as they were given, or as they are loaded by the names of the request."""
         self._touched = True
-        samples = self._given if self._load is None else self._load(self._names)
+        samples = self._given if self._load is None else cast(Load, self._load)(self._names)
         assert samples is not None  # there is one or the other
         return samples

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.federated.samples import Features, Samples, label_values
+from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.column import Column
-from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, as_name, is_frame
 
@@ -20,7 +19,7 @@ _MANY = 10  # values that are no matter of chance
 
 
 def prepared(
-    samples: Samples, features: Features, row_wise: bool, is_given: bool, check_memory: Callable[[int, str], None]
+    samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str], None]
 ) -> Samples:
     """Samples as a run asks for them; those that were loaded by a schema may be numbers already."""
     is_table = isinstance(samples.X, Table) or is_frame(samples.X)
@@ -29,7 +28,8 @@ def prepared(
             return samples
         n = len(samples.X) + (0 if samples.X_test is None else len(samples.X_test))
         check_memory(16 * n * features.width, f"{features.width} numbers a row")
-        return encoded(samples, features, row_wise)
+        X_test = None if samples.X_test is None else features.encode(samples.X_test)
+        return Samples(features.encode(samples.X), samples.y, X_test, samples.y_test)
     if isinstance(samples.X, Table):
         return as_plain(samples, features)
     return by_names(samples, features) if features and is_table else samples
@@ -46,8 +46,9 @@ def as_plain(samples: Samples, names: Sequence[str]) -> Samples:
         X = schema.encode(table)
         for name, n_gaps in zip(schema.names, np.isnan(X).sum(axis=0).tolist(), strict=True):
             if n_gaps:
-                expected = "no gaps in a run without a schema"
-                raise DataError(f"column {name[:60]!r}", expected, f"{n_gaps} of {len(X)} rows with one")
+                error = DataError(f"column {name[:60]!r}", "no gaps in a run without a schema", "some")
+                error.add_note(f"{n_gaps} of {len(X)} rows with one")
+                raise error
         parts.append(X)
     return Samples(parts[0], samples.y, parts[1], samples.y_test)
 
@@ -66,24 +67,6 @@ def by_names(samples: Samples, names: Sequence[str]) -> Samples:
 
     X_test = None if samples.X_test is None else chosen(samples.X_test)
     return Samples(chosen(samples.X), samples.y, X_test, samples.y_test)
-
-
-def encoded(samples: Samples, schema: Schema, row_wise: bool) -> Samples:
-    """Samples of raw columns as the numbers of a schema; `row_wise`, those that do not fit have no label."""
-    if not row_wise:
-        X_test = None if samples.X_test is None else schema.encode(samples.X_test)
-        return Samples(schema.encode(samples.X), samples.y, X_test, samples.y_test)
-    parts: list[Any] = []
-    for X, y in ((samples.X, samples.y), (samples.X_test, samples.y_test)):
-        if X is None or y is None:
-            parts += [None, None]
-            continue
-        numbers, fits = encode_rows(schema, X)
-        labels = np.empty(len(fits), object)
-        labels[:] = list(label_values(y))
-        labels[~fits] = None
-        parts += [numbers, labels]
-    return Samples(*parts)
 
 
 def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float64]) -> list[str]:

@@ -23,6 +23,7 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
@@ -51,12 +52,11 @@ class FlyNNClient(NumPyClient):
     X_test, y_test : like `X` and `y`, optional
         Test samples for the evaluation of the federated model. Without them the party receives the model and reports
         no results.
-    load : callable, optional
+    load : callable or RowReader, optional
         Function that returns `federated.party.Samples`, instead of samples. Its argument is the names of the run's
         features or its schema, () without either. With a budget the client calls it after the ledger has admitted a
-        request.
-    width : callable, optional
-        Beside `load`: function of the same names that returns the number of columns without reading samples.
+        request, with () whatever is asked, so that the request has no part in a failure. With a budget also a
+        `federated.private_rows.RowReader`, or a function that returns one.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
         As in `federated.party.PartyOptions`.
     min_update, response_seconds, on_model, on_answer
@@ -89,8 +89,7 @@ class FlyNNClient(NumPyClient):
         *,
         X_test: Any = None,
         y_test: npt.ArrayLike | None = None,
-        load: Callable[[Features], Samples] | None = None,
-        width: Callable[[Features], int] | None = None,
+        load: RowReader | Callable[[Features], Samples | RowReader] | None = None,
         name: str | None = None,
         memory_limit: int = 4 * 2**30,
         min_examples: int = 5,
@@ -124,7 +123,7 @@ class FlyNNClient(NumPyClient):
         }
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
-        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress, width)
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""

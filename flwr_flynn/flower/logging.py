@@ -172,6 +172,8 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
 def progress(total: int) -> Callable[[int], None]:
     """Function that takes the number of newly hashed samples and logs the progress to `total` every ten seconds.
 
+    A `total` of 0 is not known.
+
     Numbers of samples stay on this machine: those of a private party are secret.
     """
     done, start = 0, time.monotonic()
@@ -182,6 +184,6 @@ def progress(total: int) -> Callable[[int], None]:
         done, now = done + n_samples, time.monotonic()
         if now - last >= 10:
             last = now
-            log(INFO, "FlyNN: %d of %d samples hashed, %.0f s", done, total, now - start)
+            log(INFO, "FlyNN: %d of %s samples hashed, %.0f s", done, total or "so many", now - start)
 
     return hashed

@@ -227,8 +227,19 @@ class FlyHash:
         return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
-        """Mask of the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
-        return self._encoder.fits(X) if self._features is None else self._features.fits(dense(X, self._gaps))
+        """Mask of the samples that `active` can hash, (n,) bool, each by its own values and in the same time.
+
+        False for a sample with NaN or infinity, unless NaN is a gap.
+        """
+        is_bad = np.isinf if self.takes_gaps else lambda values: ~np.isfinite(values)
+        good = np.ones(X.shape[0], np.bool_)
+        if sp.issparse(X):
+            good[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[is_bad(X.data)]] = False
+        elif X.dtype.kind == "f":
+            good = ~is_bad(X).any(axis=1)
+        X = X if good.all() else X[good]
+        good[good] = self._encoder.fits(X) if self._features is None else self._features.fits(dense(X, self._gaps))
+        return good
 
     def count(
         self,
@@ -262,7 +273,7 @@ class FlyHash:
             active = np.empty((last - first, self.hash_nnz), np.int32)
             self._winners(samples[first:last], active)
             with one_at_a_time:
-                _add_counts(counts, labels[first:last], active)
+                add_counts(counts, labels[first:last], active)
                 if progress is not None:
                     progress(last - first)
 
@@ -335,7 +346,7 @@ def class_indices(y: npt.ArrayLike, n_samples: int, n_classes: int) -> npt.NDArr
 
 
 @njit(nogil=True, cache=True)
-def _add_counts(counts, labels, active):  # type: ignore[no-untyped-def]
+def add_counts(counts, labels, active):  # type: ignore[no-untyped-def]
     """Add 1 to counts[label, bit] for each active bit of each sample."""
     for sample in range(active.shape[0]):
         row = counts[labels[sample]]

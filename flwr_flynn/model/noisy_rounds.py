@@ -99,9 +99,9 @@ def _typical_norm(centre: Table, hash_nnz: int) -> float:
     return math.sqrt(max(hash_nnz * CENTRE**2 - int(centre @ centre), CENTRE**2))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")  # a division by 0 raises nothing
 def _add_clipped(active, y, weights, centre, typical, bound, most, gradient, sums):  # type: ignore[no-untyped-def]
-    """Add CENTRE q to the rows of the active bits, and q to the sums."""
+    """Add CENTRE q to the rows of the active bits, and q to the sums; nothing of a sample without a finite factor."""
     n_classes = weights.shape[1]
     at_centre = np.int64(0)
     for i in range(len(centre)):
@@ -127,6 +127,8 @@ def _add_clipped(active, y, weights, centre, typical, bound, most, gradient, sum
             row[label] = row[label] / mass - (label == y[p])
             length += row[label] * row[label]
         factor = bound / (norm * max(most, math.sqrt(length)))
+        if not factor < np.inf:  # of a single class residuals are 0
+            continue
         for label in range(n_classes):
             q[label] = np.int64(row[label] * factor)
         while (q * q).sum() * square > bound * bound:  # never, but for the rounding of floats

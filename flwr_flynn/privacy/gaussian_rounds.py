@@ -86,6 +86,7 @@ class GaussianRounds(Gaussian):
         self, epsilon: float, delta: float, n_rounds: int, *, n_honest: int | None = None, **common: Any
     ) -> None:
         super().__init__(epsilon, delta, n_honest, **common)
+        integer("n_classes", self.n_classes, least=2)  # the gradient of one class is 0
         self.n_rounds = integer("n_rounds", n_rounds, most=MOST_ROUNDS)
         self.covered = f"all {1 + self.n_rounds} releases of a run together"
 

@@ -2,8 +2,8 @@
 
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every answered request with its
 release. The same request again gets the same release, which discloses nothing new; a new request counts against the
-policy. The ledger is on disk before a release is sent: a process that dies in between has spent too much rather than
-too little. While a ledger cannot be trusted, nothing is released until the party resets it by hand::
+policy. A request is charged on disk before its samples are looked at, and its release is there before it is sent: a
+process that dies in between has spent all the same, and the request again is a new one. While a ledger cannot be trusted, nothing is released until the party resets it by hand::
 
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
@@ -103,11 +103,18 @@ class Budget:
         return found in (self.path, self._marker, self._lock) or self.path in found.parents
 
     def release(
-        self, mechanism: Mechanism, spec_fingerprint: str, count: Callable[[], ClassCounts], *, terms: str = ""
+        self,
+        mechanism: Mechanism,
+        spec_fingerprint: str,
+        count: Callable[[], ClassCounts],
+        *,
+        terms: str = "",
+        prepare: Callable[[], object] = lambda: None,
     ) -> Released:
-        """Release for a request: the earlier one if there is one, else a new one, recorded first.
+        """Release for a request: the earlier one if there is one, else a new one, charged first.
 
-        Request, policy and ledger decide about a refusal, before any data are touched. An earlier answer needs no data.
+        Request, policy, ledger and `prepare`, which looks at no sample, decide about a refusal; `count` is called after
+        the charge. An earlier answer needs neither.
         """
         request = _request(mechanism, spec_fingerprint, terms)
         with self._opened() as ledger:
@@ -119,12 +126,15 @@ class Budget:
                 return Released(self._stored(entry, mechanism), True)
             self.policy.check(mechanism)
             cost = self.policy.admit(mechanism, ledger.costs)
+            mechanism.require_noise()
+            prepare()
             self._make(ledger)
+            charged = self._charge(ledger, request, cost)
             counts = count()
             if counts.spec_fingerprint != spec_fingerprint:
                 raise CountsError("spec_fingerprint", "that of the hash that was asked for", counts.spec_fingerprint)
             released = mechanism.release(counts)
-            self._keep(ledger, request, cost, released.array)
+            self._keep(charged, released.array)
             return Released(released, False)
 
     def release_round(
@@ -136,42 +146,55 @@ class Budget:
         measure: Callable[[], npt.NDArray[np.int64]],
         *,
         terms: str = "",
+        prepare: Callable[[], object] = lambda: None,
     ) -> npt.NDArray[np.int64]:
         """The release of a round that was paid for with the counts of its run; `measure` gives it, noise included.
 
-        A round is answered once for each release of the counts. By the same `weights`, a digest, it gets the same
-        answer again, unless that is a share of noise.
+        A round is answered once for each release of the counts, and counts as answered before `measure` is called. By
+        the same `weights`, a digest, it gets the same answer again, unless that is a share of noise.
         """
         plan = _request(mechanism, spec_fingerprint, terms)
         request = {**plan, "round": number, "weights": weights}
         with self._opened() as ledger:
             self._check_use(ledger)
             before = ledger.rounds(request)
-            if not mechanism.is_share and before and before[0]["request"] == request:
+            if not mechanism.is_share and before and before[0]["request"] == request and before[0]["sha256"]:
                 return self._array(before[0])
             self.policy.check(mechanism)
             if len(before) >= sum(entry["request"] == plan for entry in ledger.entries):
                 what = "was answered before, for other weights" if before else "has no counts that it is paid for with"
                 raise PrivacyError("round", "one that was paid for", number, text=f"round {number} {what}")
-            released = measure()
+            mechanism.require_noise()
+            prepare()
             free = Cost(0.0, 0.0, 0.0 if ledger.composition == "zcdp" else None)
-            self._keep(ledger, request, free, released)
+            charged = self._charge(ledger, request, free)
+            released = measure()
+            self._keep(charged, released)
             return released
 
-    def _keep(self, ledger: LedgerFile, request: dict[str, Any], cost: Cost, released: npt.NDArray[np.int64]) -> None:
-        """Write a release to the disk, before it is sent."""
+    def _charge(self, ledger: LedgerFile, request: dict[str, Any], cost: Cost) -> LedgerFile:
+        """The ledger with one more request, on the disk, whose release is still to come."""
+        longer = ledger.with_entry(request, cost, f"{uuid4().hex}.npz")
+        self._write_both(longer)
+        return longer
+
+    def _keep(self, charged: LedgerFile, released: npt.NDArray[np.int64]) -> None:
+        """Write the release of the last request to the disk, before it is sent."""
         stream = io.BytesIO()
         np.savez_compressed(stream, counts=released)
         raw = stream.getvalue()
-        name = f"{uuid4().hex}.npz"
-        longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
+        answered = charged.answered(hashlib.sha256(raw).hexdigest())
+        with self._writing():
+            _write(self.path / answered.entries[-1]["file"], raw)
+        self._write_both(answered)
+
+    def _write_both(self, ledger: LedgerFile) -> None:
+        """Write the ledger, and then its marker, which may be a step behind where a process dies in between."""
         with self._writing():
             if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
                 raise self._trouble("lock", ": its lock was replaced meanwhile")
-            # In this order a process that dies leaves an unknown release, or one that is counted.
-            _write(self.path / name, raw)
-            _write(self.path / _LEDGER, longer.to_bytes())
-            _write(self._marker, longer.marker())
+            _write(self.path / _LEDGER, ledger.to_bytes())
+            _write(self._marker, ledger.marker())
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
         """Earlier release for a request, which a party withdraws from a sum; never a new one."""
@@ -208,12 +231,15 @@ class Budget:
         """
         self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):
-            for file in self._own_files():
-                file.unlink()
-            if self.path.exists():
-                self.path.rmdir()
-            self._marker.with_name(f".{self._marker.name}.partial").unlink(missing_ok=True)
-            self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
+            self._remove()
+
+    def _remove(self) -> None:
+        for file in self._own_files():
+            file.unlink()
+        if self.path.exists():
+            self.path.rmdir()
+        self._marker.with_name(f".{self._marker.name}.partial").unlink(missing_ok=True)
+        self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
 
     def _own_files(self) -> list[Path]:
         """The files in the ledger's folder, all of which must be its own."""
@@ -251,14 +277,19 @@ class Budget:
                 yield LedgerFile(self.policy.composition, delta, self.data_path)
 
     def _make(self, ledger: LedgerFile) -> None:
-        """Write a new ledger to the disk."""
-        if not self.is_begun:
-            with self._writing():
-                # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
+        """Write a new ledger to the disk, whole or not at all."""
+        if self.is_begun:
+            return
+        with self._writing():
+            try:
+                # The marker first: of a folder without one nobody knows what was released.
                 _write(self._marker, ledger.marker())
                 self.path.mkdir(mode=0o700)
                 _write(self.path / _LEDGER, ledger.to_bytes())
                 settle(self.path.parent)
+            except OSError:  # such as a full disk; a process that is killed leaves a ledger that counts as lost
+                self._remove()
+                raise
 
     def _read(self) -> LedgerFile:
         try:

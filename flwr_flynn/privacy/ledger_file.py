@@ -1,7 +1,8 @@
 """The two files of a party's ledger, as bytes: the ledger itself, and the marker beside its folder.
 
-The entries form a hash chain; the marker has their number and the head of the chain. The ledger is written before the
-marker, so that it may be one entry ahead of it. Any other difference means that one of them is an older copy.
+The entries form a hash chain; the marker has their number and the head of the chain. A request is an entry before its
+samples are looked at, and the last one gets the SHA-256 of its release afterwards. The ledger is written before the
+marker, so that it may be one of these steps ahead of it. Any other difference means that one of them is an older copy.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ class LedgerFile:
         return [entry for entry in self.entries if {**entry["request"], "weights": None} == asked]
 
     def find(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The entry of an answered request; None for a new request."""
-        return next((entry for entry in self.entries if entry["request"] == request), None)
+        """The entry of an answered request; None for one that is new, or whose process died before its release."""
+        return next((entry for entry in self.entries if entry["request"] == request and entry["sha256"]), None)
 
-    def with_entry(self, request: dict[str, Any], cost: Cost, file: str, sha256: str) -> LedgerFile:
-        """This ledger with one more release."""
-        entry = {"request": request, **{name: getattr(cost, name) for name in _COST}, "file": file, "sha256": sha256}
+    def with_entry(self, request: dict[str, Any], cost: Cost, file: str) -> LedgerFile:
+        """This ledger with one more request, without its release."""
+        entry = {"request": request, **{name: getattr(cost, name) for name in _COST}, "file": file, "sha256": ""}
         return replace(self, entries=[*self.entries, entry])
+
+    def answered(self, sha256: str) -> LedgerFile:
+        """This ledger with the SHA-256 of the release of the last request; "" takes it away."""
+        return replace(self, entries=[*self.entries[:-1], {**self.entries[-1], "sha256": sha256}])
 
     def head(self, n_entries: int | None = None) -> str:
         """The head of the hash chain over the first entries, or over all of them."""
@@ -81,9 +86,11 @@ class LedgerFile:
         n_entries = marked["entries"]
         if type(n_entries) is not int or not 0 <= len(ledger.entries) - n_entries <= 1:
             raise ValueError
-        if ledger.head(n_entries) != marked["head"]:
+        if ledger.head(n_entries) == marked["head"]:
+            return ledger, len(ledger.entries) > n_entries
+        if n_entries != len(ledger.entries) or not n_entries or ledger.answered("").head() != marked["head"]:
             raise ValueError
-        return ledger, len(ledger.entries) > n_entries
+        return ledger, True
 
     def _is_sound(self) -> bool:
         return (

@@ -128,6 +128,10 @@ class Mechanism(ABC):
         if not self.noise_sd <= _LARGEST_SD:
             raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
 
+    def require_noise(self) -> None:
+        """Raise where noise cannot be drawn, for want of a package for example, before anything is spent on it."""
+        self._draw(np.zeros((1, 1), np.int64), self.sampler)
+
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
         """Noisy counts of a release from its array."""
         variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)

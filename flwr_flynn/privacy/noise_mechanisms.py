@@ -242,6 +242,9 @@ class SimulatedRelease(Mechanism):
     def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
         return self.mechanism._draw(array, sampler)
 
+    def require_noise(self) -> None:
+        return  # a draw would change those that follow
+
     def to_dict(self) -> dict[str, Any]:
         return {"mechanism": self.kind, "seed": self.seed, "of": self.mechanism.to_dict()}
 

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts
-from flwr_flynn.errors import ConfigError, CountsError, DataError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file
+from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, samplers
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
@@ -38,8 +38,8 @@ def marker_of(path):
     return path.with_name(path.name + ".exists")
 
 
-def n_entries(path):
-    return len(json.loads((path / "ledger.json").read_text())["entries"])
+def entries_of(path):
+    return json.loads((path / "ledger.json").read_text())["entries"]
 
 
 def laplace(epsilon=0.5, **kwargs):
@@ -414,10 +414,10 @@ def die_at(path, step, before):
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
-    ("first", "step"), [*((True, step) for step in range(1, 6)), *((False, step) for step in range(1, 4))]
+    ("first", "step"), [*((True, step) for step in range(1, 8)), *((False, step) for step in range(1, 6))]
 )
 def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, step, before):
-    """Steps: for a first release marker and new ledger; then the release, the ledger with it, the marker again."""
+    """Steps: for a first release marker and new ledger; ledger and marker with the request; release, ledger, marker."""
     earlier = None if first else answer(open_budget(path), laplace(0.25), HERE)
     process = multiprocessing.get_context("fork").Process(target=die_at, args=(path, step, before))
     process.start()
@@ -427,17 +427,19 @@ def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, s
         with raises(PrivacyError, field="ledger", got="lost"):
             open_budget(path).spent()
         return
-    written = step - 2 * first  # 1: the release, 2: the ledger
-    recorded = written == 3 or (written == 2 and not before)
-    spent = 0.25 * recorded + 0.25 * (not first)
+    written = step - 2 * first - before  # steps that were done
+    charged, answered = written >= 1, written >= 4
+    spent = 0.25 * charged + 0.25 * (not first)
     assert open_budget(path).spent() == (spent, 0.0)
     if path.exists():
-        left = {file.name for file in [*path.iterdir(), *path.parent.iterdir()] if not file.is_dir()}
-        assert len(left) == 4 * spent + 3  # releases; ledger, marker, lock
-        assert json.loads(marker_of(path).read_text())["entries"] == n_entries(path) == 4 * spent
+        left = {file.name for file in path.iterdir()}
+        assert left - {"ledger.json"} <= {entry["file"] for entry in entries_of(path)}
+        assert len(left) == 1 + (not first) + (written >= 3)
+        assert json.loads(marker_of(path).read_text())["entries"] == len(entries_of(path)) == 4 * spent
     if earlier is not None:
         assert answer(open_budget(path), laplace(0.25), HERE).counts == earlier.counts
-    assert answer(open_budget(path), laplace(0.25), HERE, terms="more").repeated == recorded
+    assert answer(open_budget(path), laplace(0.25), HERE, terms="more").repeated == answered
+    assert open_budget(path).spent() == (spent + 0.25 * (not answered), 0.0)
 
 
 def release_many(path, pipe):
@@ -468,7 +470,9 @@ def test_a_killed_process_has_recorded_all_it_answered(path):
         spent = open_budget(path).spent()[0]
         again = [answer(open_budget(path), laplace(0.001), HERE, terms=f"run {run}") for run in range(len(answers))]
         assert not list(path.glob(".*"))
-        assert len(list(path.glob("*.npz"))) == n_entries(path)
+        answered = [entry["file"] for entry in entries_of(path) if entry["sha256"]]
+        assert {file.name for file in path.glob("*.npz")} >= {*answered}
+        assert len(answered) >= len(entries_of(path)) - 4  # one at most of each process
         assert all(answer.repeated for answer in again)
         assert [answer.counts.sha256() for answer in again] == answers
         assert open_budget(path).spent()[0] == spent >= 0.00099 * len(answers)
@@ -523,7 +527,9 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
 
 
 @pytest.mark.parametrize("error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()])
-def test_a_count_that_fails_costs_nothing_and_says_so(path, error):
+def test_a_count_that_fails_is_charged_all_the_same(path, error):
+    """Else whatever fails because of one record would answer questions about it for nothing."""
+
     def fail():
         raise error
 
@@ -531,16 +537,58 @@ def test_a_count_that_fails_costs_nothing_and_says_so(path, error):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, fail)
     assert caught.value is error
     assert [file.name for file in path.iterdir()] == ["ledger.json"]
-    assert open_budget(path).spent() == (0.0, 0.0)
+    assert open_budget(path).spent() == (0.5, 0.0)
     assert not answer(open_budget(path), laplace(), HERE).repeated
+    assert open_budget(path).spent() == (1.0, 0.0)
+    with raises(PrivacyError, field="policy max-epsilon"):
+        open_budget(path).release(laplace(), ELSEWHERE.spec_fingerprint, never)
 
 
-def test_counts_that_do_not_fit_cost_nothing(path):
+def test_what_no_sample_decides_is_refused_before_the_charge(path):
+    def refuse():
+        raise DataError("columns", "others", "these")
+
+    with raises(DataError, field="columns"):
+        open_budget(path).release(laplace(), HERE.spec_fingerprint, never, prepare=refuse)
+    assert not open_budget(path).is_begun
+
+
+def test_noise_that_cannot_be_drawn_is_found_before_the_charge(path, monkeypatch):
+    def missing(*_):
+        raise MissingExtraError("opendp")
+
+    monkeypatch.setattr(samplers, "privacy_extra", missing)
+    with pytest.raises(MissingExtraError):
+        open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
+    assert not open_budget(path).is_begun
+
+
+@pytest.mark.parametrize("step", range(1, 6))
+def test_a_ledger_is_made_whole_or_not_at_all_on_a_full_disk(path, step, monkeypatch):
+    """0.8 left a marker without a ledger, which counted as lost."""
+    steps, fsync = [], os.fsync
+
+    def full(descriptor):
+        steps.append(descriptor)
+        if len(steps) == step:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(os, "fsync", full)
+    with suppress(PrivacyError):
+        answer(open_budget(path), laplace(0.25), HERE)
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert open_budget(path).spent()[0] in (0.0, 0.25)
+    assert answer(open_budget(path), laplace(0.25), HERE, terms="more").counts.noise
+
+
+def test_counts_that_do_not_fit_are_not_released(path):
     noisy = laplace().release(HERE)
     for wrong in (ELSEWHERE, noisy, ClassCounts([[2, 2, 0]], hash_nnz=2, spec_fingerprint=64 * "0")):
         with pytest.raises(CountsError):
-            open_budget(path).release(laplace(), HERE.spec_fingerprint, lambda wrong=wrong: wrong)
-    assert open_budget(path).spent() == (0.0, 0.0)
+            open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, lambda wrong=wrong: wrong)
+    assert [entry["sha256"] for entry in entries_of(path)] == ["", "", ""]
 
 
 def test_nothing_on_the_disk_depends_on_the_counts_but_the_release(path, tmp_path):
@@ -720,6 +768,6 @@ def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
         open_budget(path).release(laplace(0.5), HERE.spec_fingerprint, replaced)
     lock.unlink()
     with raises(PrivacyError, field="ledger", got="not written"):
-        open_budget(path).release(laplace(0.5), HERE.spec_fingerprint, lambda: lock.unlink() or HERE)
-    assert n_entries(path) == 1
-    assert open_budget(path).spent() == (0.25, 0.0)
+        open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, lambda: lock.unlink() or HERE, terms="more")
+    assert [bool(entry["sha256"]) for entry in entries_of(path)] == [True, False, False]
+    assert open_budget(path).spent() == (1.0, 0.0)

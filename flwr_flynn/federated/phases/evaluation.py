@@ -205,8 +205,7 @@ class EvaluationRequest(RunRequest[Tables]):
             least = party.options.min_examples
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [np.zeros(field.shape, np.int64) for field in score_fields(n_classes, len(names), 0)]
-        for X, true in batches:
-            scores = mine.shared_scores(X, party.options.n_jobs)
+        for X, true, scores in batches:
             shared = predicted(self.model, scores)
             matrices[0] += confusion(true, shared, n_classes)
             matrices[1] += confusion(true, predicted(mine, scores), n_classes) if has_own else 0
@@ -220,7 +219,6 @@ class EvaluationRequest(RunRequest[Tables]):
                     parts = scored(probabilities[rows], true[rows], shared[rows])
                     table += parts[0]
                     sums += parts[1]
-            del scores  # those of the next batch take as much memory
         for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
         return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())

@@ -1,0 +1,346 @@
+"""Rows of a private party: a fold over rows of a function that cannot fail.
+
+A refusal, or an answer of another size, would answer an exact question about the row that caused it, at no cost. So
+whatever a row raises between its cells and its active bits drops that row and nothing else, and whatever can be refused
+is refused by the request, the party's options, and the names and number of the columns (`check_columns`). A value that
+is missing, infinite, no number or beyond the hash drops its row, as an unknown label does. No row changes how another
+is read: types are not inferred from all of them together.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.federated.samples import Codes, Features, Label, Samples, check_width
+from flwr_flynn.hashing.batching import batches
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.tables.row_wise import TRUTHS, encode_rows
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table, as_name, is_frame
+
+VALUE_BYTES = 64
+"""Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
+
+LEAST_ROWS, ROW_BYTES = 64, 32
+"""Rows that the hash has in memory at least, of whatever width, and the bytes of each of their numbers."""
+
+_MOST_ROWS = 2**14
+_MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
+_BOOLEANS = {"False": 0.0, "True": 1.0}  # texts of labels that are booleans
+_LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows that nobody has looked at; `read` gives the values and labels of a slice of them, and may raise."""
+
+    n: int
+    read: Callable[[slice], tuple[Any, Any]]
+
+
+class RowReader(ABC):
+    """Samples of a private party as rows, some at a time.
+
+    Nothing but names and number of the columns is known of it before a request is paid for. What is wrong with all of
+    it, such as a file that cannot be decoded, is an error of its constructor.
+    """
+
+    names: Sequence[str] | None  # of the features; None for an array, whose columns are found by position
+    width: int  # number of the features
+    n_rows: int = 0  # for the log of this machine; 0: not known
+
+    @abstractmethod
+    def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
+        """The training rows, or those that are held out, at most so many at a time."""
+
+
+class GivenRows(RowReader):
+    """Samples in memory; a `DataError` unless they have the form of samples, which no single one decides."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._pairs = [(samples.X, samples.y), (samples.X_test, samples.y_test)]
+        check_form(*self._pairs[0])
+        X = samples.X
+        self.n_rows, self.width = X.shape
+        self.names = X.names if isinstance(X, Table) and X.is_named else None
+        if is_frame(X):
+            self.names = [as_name(name) for name in X.columns]
+
+    def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
+        """The training rows, or those that are held out, at most so many at a time."""
+        X, y = self._pairs[held_out]
+        if X is None or y is None:
+            return
+        check_form(X, y)
+        X = X.tocsr() if sp.issparse(X) else X
+        for rows in batches(len(y), n_rows):
+            yield _of_slice(X, y, rows)
+
+
+def _of_slice(X: Any, y: Any, rows: slice) -> Block:
+    def read(part: slice) -> tuple[Any, Any]:
+        chosen = slice(rows.start + part.start, rows.start + part.stop)
+        return _sliced(X, chosen), _sliced(y, chosen)
+
+    return Block(rows.stop - rows.start, read)
+
+
+def _sliced(values: Any, rows: slice) -> Any:
+    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
+
+
+def check_form(X: Any, y: Any) -> None:
+    """Refuse samples and labels by their dimensions and number, which no single sample decides."""
+    if len(getattr(X, "shape", ())) != 2:
+        raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
+    if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
+        raise DataError("y", "a sequence of labels", type(y).__name__)
+    if len(y) != X.shape[0]:
+        raise DataError("y", "one label for every sample", "more or fewer")
+
+
+def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
+    """Refuse rows without the columns that a run asks for; nothing is said of the others."""
+    names, known = features.names if isinstance(features, Schema) else features, rows.names or ()
+    by_name = features.is_named if isinstance(features, Schema) else _has_some(known, names)
+    if not by_name:
+        check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
+    elif missing := [name for name in names if name not in known]:
+        error = DataError("columns", "the features of the run", "not all")
+        error.add_note(f"{len(missing)} of {len(names)} missing, such as {missing[0]!r}")
+        raise error
+
+
+def _has_some(known: Sequence[str], names: Sequence[str]) -> bool:
+    """True if columns are found by name: columns of other names alone, such as the numbers of pandas, have places."""
+    return not {*known}.isdisjoint(names)
+
+
+def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
+    """Rows of so many values that are in memory at a time; at least 1, and a fourth of the memory at most."""
+    return max(1, min(_MOST_ROWS, memory // (4 * VALUE_BYTES * max(*widths, 1))))
+
+
+def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T]:
+    """A function of the values and labels of a block: of all of its rows, or of parts where some row makes it fail.
+
+    A row that fails by itself is dropped.
+    """
+    parts = [slice(0, block.n)]
+    while parts:
+        part = parts.pop()
+        try:
+            found = of(*block.read(part))
+        except Exception:  # noqa: BLE001 - whatever it is, it must not tell which row it was
+            if part.stop - part.start > 1:
+                middle = (part.start + part.stop) // 2
+                parts += [slice(middle, part.stop), slice(part.start, middle)]
+            continue
+        yield found
+
+
+def fitting(
+    rows: RowReader,
+    hashers: Sequence[FlyHash],
+    classes: Sequence[Label],
+    features: Features = (),
+    memory: int = 2**30,
+    *,
+    held_out: bool = False,
+    of: Callable[[Any, Codes], T],
+) -> Iterator[tuple[int, list[T]]]:
+    """A function `of` numbers and class codes of the rows that all hashes can hash: for each block its rows and values.
+
+    Rows in which that function raises are dropped, too.
+    """
+    book = check_classes(classes)
+    widths = [rows.width, hashers[0].n_features, len(classes), *(hasher.hash_nnz for hasher in hashers)]
+
+    def chosen(X: Any, y: Any) -> T:
+        numbers, good = as_numbers(X, features)
+        check_width(numbers.shape[1], hashers[0].n_features)
+        codes = _codes(book, y)
+        keep = good & (codes >= 0)
+        for hasher in hashers:
+            keep[keep] = hasher.fits(numbers[keep])
+        return of(numbers[keep], codes[keep])
+
+    for block in rows.blocks(rows_at_a_time(widths, memory), held_out):
+        yield block.n, [*each_part(block, chosen)]
+
+
+# -------- values
+
+
+def as_numbers(X: Any, features: Features) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """Some rows as numbers, each by itself, and a mask of those that are samples of these features."""
+    if isinstance(features, Schema):
+        return encode_rows(features, X)
+    if sp.issparse(X):
+        part = sp.csr_array((plain(X.data), X.indices, X.indptr), shape=X.shape)
+        finite = np.ones(X.shape[0], bool)
+        finite[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[~np.isfinite(part.data)]] = False
+        return part, finite
+    part = plain(_by_name(X, features))
+    return part, np.isfinite(part).all(axis=1)
+
+
+def _by_name(X: Any, names: Sequence[str]) -> npt.NDArray[Any]:
+    """The columns of these names as an array; those of arrays, and of tables with other names alone, as they stand."""
+    if isinstance(X, Table):
+        X = X.only(names) if _has_some(X.names, names) else X
+        return np.column_stack([column.astype(object) for column in X.columns]) if X.columns else np.empty((len(X), 0))
+    if is_frame(X):
+        known = {as_name(name): name for name in X.columns}
+        array: npt.NDArray[Any] = (X[[known[name] for name in names]] if _has_some([*known], names) else X).to_numpy()
+        # Durations of a data frame are no numbers: in a column with a word they would be none either.
+        return np.full(array.shape, np.nan) if array.dtype.kind == "m" else array
+    return np.asarray(X)
+
+
+def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values as real numbers, each by itself; NaN for a value that is no real number."""
+    kind = values.dtype.kind
+    if kind == "M":
+        return np.full(values.shape, np.nan)
+    if kind == "m":
+        return np.where(np.isnat(values), np.nan, values.astype(np.int64))
+    if kind == "c":
+        return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
+    if kind not in "biuf":
+        return _numbers(values.ravel().tolist()).reshape(values.shape)
+    # Wider integers than these are not exact in the floats that other samples would make of them.
+    if (kind in "iu" and values.dtype.itemsize > 4) or values.dtype.itemsize > 8:
+        return values.astype(np.float64)
+    return values
+
+
+def _numbers(values: list[Any]) -> npt.NDArray[np.float64]:
+    if all(type(value) is str for value in values) and not any("_" in value for value in values):
+        try:
+            return np.array(values, object).astype(np.float64)  # the same numbers, much faster
+        except ValueError:
+            pass
+    return np.fromiter(map(_number, values), np.float64, len(values))
+
+
+def _number(value: Any) -> float:
+    try:
+        if isinstance(value, np.datetime64):
+            return np.nan
+        if isinstance(value, np.timedelta64):
+            return np.nan if np.isnat(value) else float(value.astype(np.int64))
+        if isinstance(value, bytes | str):
+            text = _text(value)
+            if text.lower() in TRUTHS:
+                return TRUTHS[text.lower()]
+            if "_" in text:  # which Python allows between digits
+                return np.nan
+            try:
+                return float(text)
+            except ValueError:
+                value = complex(text)
+        if isinstance(value, complex):
+            return value.real if value.imag == 0 else np.nan
+        return float(value)
+    except Exception:  # noqa: BLE001 - what is no number is missing, whatever keeps it
+        return np.nan
+
+
+# -------- labels
+
+
+def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
+    """The class code of every label as `_meaning` gives it; all must be different whatever container they come in."""
+    book = {_meaning(label): code for code, label in enumerate(classes)}
+    if len(book) < len(classes):
+        raise DataError("classes", "labels that are different as numbers for private counts", "equal ones")
+    if None in book:
+        raise DataError("classes", "texts or real numbers for private counts", "nan or a complex number")
+    return book
+
+
+def _codes(book: dict[Any, int], y: Any) -> Codes:
+    """The class code of every label, -1 for those not in the class list."""
+    known: dict[Any, int] = {}  # of types whose equal values mean the same
+
+    def code(label: Any) -> int:
+        plain = type(label) in (str, int, bool, float)
+        if plain and label in known:
+            return known[label]
+        found = book.get(meaning(label), -1)
+        if plain:
+            known[label] = found
+        return found
+
+    return np.fromiter(map(code, label_values(y)), np.int64, len(y))
+
+
+def label_values(y: Any) -> Any:
+    """The labels one by one, as Python's where NumPy's type has such."""
+    dtype = getattr(y, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind in "mM":
+        return plain(np.asarray(y)).tolist()
+    return y.tolist() if hasattr(y, "tolist") else y
+
+
+def meaning(label: Any) -> float | str | None:
+    """The number or the text that a label means, in whatever form (1.0 for True and "1"); None for others."""
+    try:
+        return _meaning(label)
+    except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
+        return None
+
+
+def _meaning(label: Any) -> float | str | None:
+    """As `meaning`, but it may raise."""
+    if isinstance(label, bytes | str):
+        text = _text(label)
+        if len(text) > _LONGEST_NUMBER:
+            return text
+        number = _printed(text)
+        return text if number is None else _number_or_none(number)
+    if isinstance(label, np.timedelta64 | np.datetime64):
+        return _number_or_none(_number(label))
+    if label is None or isinstance(label, date | time | timedelta) or type(label).__name__ in _MISSING:
+        return None
+    if isinstance(label, complex):
+        return _number_or_none(label.real) if label.imag == 0 else None
+    if isinstance(label, bool | int | float | np.generic):
+        return _number_or_none(float(label))
+    return _meaning(str(label))
+
+
+def _text(value: bytes | str) -> str:
+    return (value.decode("ascii") if isinstance(value, bytes) else str(value)).rstrip("\0")  # NumPy's texts have no NUL
+
+
+def _number_or_none(number: float) -> float | None:
+    return None if math.isnan(number) else number + 0.0  # -0.0 + 0.0 is 0.0
+
+
+def _printed(text: str) -> float | None:
+    """The number that Python or NumPy prints as this text, NaN for a complex one; None for other texts."""
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
+    for kind in kinds:
+        try:
+            value = kind(text)
+            if str(value) == text:
+                return _number(value)
+        except ValueError:
+            continue
+    return None
