@@ -68,7 +68,7 @@ def count(path: Path) -> Row:
     file.check()
     surveyed, most = time.perf_counter(), _own_memory()
     hashing = 0.0
-    for table, labels in file.tables():
+    for table, labels, _ in file.tables():
         X, codes = schema.encode(table), codes_of(classes, labels)
         begun = time.perf_counter()
         total += ClassCounts.from_data(hasher, X, codes, len(classes))

@@ -16,12 +16,10 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.settings_parser import Row
 from flwr_flynn.errors import FlyNNError
-from flwr_flynn.federated import samples as sample_reading
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -33,6 +31,7 @@ from flwr_flynn.privacy import ledger as budgets
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.tables.table import Table
+from tests.app.data.private import count, private_share
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, federation_of
 from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, PAIRS, READ, RELEASES, SECURE, TWO, X, Y, check_counts
 from tests.fuzzing import Decoder, Mutator
@@ -374,8 +373,7 @@ def make_records(mutator: Mutator) -> Any:
 def use_records(given: Any) -> None:
     """Whatever records hold, those that fit are counted and the others dropped."""
     points, labels = given
-    sample_reading.check_samples(sample_reading.Samples(points, labels), SPEC.n_features)
-    counts, dropped = sample_reading.count(HASHER, CLASSES, points, labels)
+    counts, dropped = count(HASHER, CLASSES, points, labels)
     check_counts(counts)
     assert counts.n_examples + dropped == len(labels)
 
@@ -389,7 +387,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("FlyNNClassifier.load", files.make_model, files.use_model, 2, memory=2**24),
         Decoder("Federation.load", files.make_federation, files.use_federation, 2, memory=2**24),
         Decoder("Budget", files.make_state, files.use_state, 0.5),
-        Decoder("sample_reading.count", make_records, use_records, 1),
+        Decoder("private rows", make_records, use_records, 1),
         Decoder("data: CSV", files.make_csv, files.use_data(".csv"), 1, memory=2**23),
         Decoder("data: Parquet", files.make_parquet, files.use_data(".parquet"), 0.5, memory=2**23),
         Decoder("data: NPZ", files.make_npz, files.use_data(".npz"), 1, memory=2**23),

@@ -50,7 +50,7 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
 
 def _classes_of(file: TableFile) -> list[str | int]:
     different: dict[Any, None] = {}
-    for _, labels in file.tables():
+    for _, labels, _ in file.tables():
         if labels is not None:
             different.update(dict.fromkeys(labels.tolist()))
     values = objects(list(different))
@@ -120,7 +120,7 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
 def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     """A row for each column: its name and kind, and how many values are gaps, or would be refused."""
     beyond, others, gaps = Counter[int](), Counter[int](), Counter[int]()
-    for table, _ in file.tables():
+    for table, *_ in file.tables():
         for index, (column, values, kind) in enumerate(zip(schema.columns, table.columns, table.kinds, strict=True)):
             gaps[index] += int(missing(values).sum())
             if kind == column.kind == "number":
@@ -152,7 +152,7 @@ def _unknown_labels(file: TableFile, schema: Schema) -> int:
         return 0
     book = codebook(list(schema.classes))
     n = 0
-    for _, labels in file.tables():
+    for _, labels, _ in file.tables():
         n += sum(label not in book for label in ([] if labels is None else labels.tolist()) if label not in ("", None))
     return n
 

@@ -105,9 +105,7 @@ def deployed_client(context: Context) -> Client:
         budget = own_budget(node)
 
         def load(features: Features, node: NodeConfig = node) -> datasets.Share:
-            if budget:
-                share = datasets.private_share(node, features)
-            elif isinstance(features, Schema):
+            if isinstance(features, Schema):
                 share = datasets.encoded_share(node, features)
             else:
                 share = datasets.own_share(node, features)
@@ -117,8 +115,7 @@ def deployed_client(context: Context) -> Client:
             return share
 
         return FlyNNClient(
-            load=load,
-            width=(lambda features: datasets.private_width(node, features)) if budget else None,
+            load=datasets.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,

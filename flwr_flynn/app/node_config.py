@@ -68,7 +68,14 @@ class NodeConfig(Settings):
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
-    split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)
+    split_seed: int = setting(
+        0, "seed of the held-out rule; with `max-epsilon` a secret at `state-path`", low=0, high=MAX_SEED
+    )
+    held_out_key: str = setting(
+        "",
+        "column of ids, such as patients, by which rows are held out: those of one id together, and a corrected cell "
+        "moves none. It is no feature. Not given: the row itself decides",
+    )
     memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
     min_examples: int = setting(
         5,
@@ -156,6 +163,11 @@ class NodeConfig(Settings):
         for name in _OF_OPEN_FILES:
             if self.is_given(name):
                 raise self.refused(name, "none with max-epsilon: a private party reads plain CSV line by line")
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory_limit` in bytes."""
+        return int(self.memory_limit * 2**30)
 
     def dialect(self) -> Dialect:
         """Dialect of the CSV file, as far as the settings give it."""

@@ -144,10 +144,11 @@ class SampleAccess:
         self._admit(phase, discloses, is_withdrawal)
         confusions = 32 * run.n_classes**2  # two matrices, and their message
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
+        needed += LEAST_ROWS * ROW_BYTES * run.spec.n_features
         several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
-        what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
+        sizes = f"n_features {run.spec.n_features}, hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz}"
+        what = f"{sizes} and {run.n_classes} classes{several}"
         self.check_memory(needed, what)
-        self.check_memory(LEAST_ROWS * ROW_BYTES * run.spec.n_features, f"{run.spec.n_features} numbers a row")
         run.agree_on_rows(config)
 
     def check_memory(self, needed: int, what: str) -> None:
@@ -412,5 +413,5 @@ class SampleAccess:
         """The samples as they were given, or as they are loaded by the names of the request."""
         self._touched = True
         samples = self._given if self._load is None else cast(Load, self._load)(self._names)
-        assert samples is not None  # there is one or the other
+        assert isinstance(samples, Samples)  # of a party without a budget
         return samples

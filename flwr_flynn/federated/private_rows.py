@@ -26,7 +26,7 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.tables.row_wise import TRUTHS, encode_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_frame
+from flwr_flynn.tables.table import Table, as_name, is_frame, with_columns
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
@@ -118,9 +118,7 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     if not by_name:
         check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
     elif missing := [name for name in names if name not in known]:
-        error = DataError("columns", "the features of the run", "not all")
-        error.add_note(f"{len(missing)} of {len(names)} missing, such as {missing[0]!r}")
-        raise error
+        raise with_columns(DataError("columns", "the features of the run", "not all"), known, missing)
 
 
 def _has_some(known: Sequence[str], names: Sequence[str]) -> bool:

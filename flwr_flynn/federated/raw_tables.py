@@ -18,9 +18,7 @@ from flwr_flynn.tables.table import Table, as_name, is_frame
 _MANY = 10  # values that are no matter of chance
 
 
-def prepared(
-    samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str], None]
-) -> Samples:
+def prepared(samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str], None]) -> Samples:
     """Samples as a run asks for them; those that were loaded by a schema may be numbers already."""
     is_table = isinstance(samples.X, Table) or is_frame(samples.X)
     if isinstance(features, Schema):

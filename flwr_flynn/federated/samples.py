@@ -27,7 +27,6 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 Codes = npt.NDArray[np.int64]
 
 
-
 # -------- labels and names
 
 

@@ -234,7 +234,8 @@ class FlyHash:
         is_bad = np.isinf if self.takes_gaps else lambda values: ~np.isfinite(values)
         good = np.ones(X.shape[0], np.bool_)
         if sp.issparse(X):
-            good[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[is_bad(X.data)]] = False
+            rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))  # type: ignore[union-attr]
+            good[rows[is_bad(X.data)]] = False
         elif X.dtype.kind == "f":
             good = ~is_bad(X).any(axis=1)
         X = X if good.all() else X[good]

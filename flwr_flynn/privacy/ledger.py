@@ -3,14 +3,15 @@
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every answered request with its
 release. The same request again gets the same release, which discloses nothing new; a new request counts against the
 policy. A request is charged on disk before its samples are looked at, and its release is there before it is sent: a
-process that dies in between has spent all the same, and the request again is a new one. While a ledger cannot be trusted, nothing is released until the party resets it by hand::
+process that dies in between has spent all the same, and the request again is a new one. While a ledger cannot be
+trusted, nothing is released until the party resets it by hand::
 
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
 
 Costs add up by the account that the policy names when the ledger is made (`privacy.release_policy`). Beside the folder
-lie ``<path>.exists``, the marker, and ``<path>.lock``; their folder must last as long. By the marker, a ledger that is
-lost, altered, or an older copy is detected.
+lie ``<path>.exists``, the marker, ``<path>.lock`` and ``<path>.secret``; their folder must last as long. By the marker,
+a ledger that is lost, altered, or an older copy is detected.
 
 Two things are not detected: older copies of the folder *and* of the marker together (so do not restore a backup: reset
 the ledger and lower the policy), and two ledgers for one data file, each of which allows all of its policy.
@@ -39,6 +40,7 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -95,12 +97,12 @@ class Budget:
         self.path, self.policy = Path(os.path.realpath(path)), policy
         self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
         self._marker = self.path.with_name(self.path.name + ".exists")
-        self._lock = self._marker.with_suffix(".lock")
+        self._lock, self._secret = self._marker.with_suffix(".lock"), self._marker.with_suffix(".secret")
 
     def has(self, path: str | os.PathLike[str]) -> bool:
-        """True if this path is the ledger's folder, in it, or its marker or lock."""
+        """True if this path is the ledger's folder, in it, or its marker, lock or secret."""
         found = Path(os.path.realpath(path))
-        return found in (self.path, self._marker, self._lock) or self.path in found.parents
+        return found in (self.path, self._marker, self._lock, self._secret) or self.path in found.parents
 
     def release(
         self,
@@ -218,6 +220,21 @@ class Budget:
     def _total(self, ledger: LedgerFile) -> tuple[float, float]:
         delta = self.policy.max_delta if self.policy.composition == "zcdp" else ledger.delta
         return total_cost(ledger.costs, ledger.composition, delta)
+
+    def secret(self) -> bytes:
+        """A secret of the party, 32 bytes beside the ledger, made at first; a reset of the ledger leaves it."""
+        with self._alone():
+            try:
+                found = self._secret.read_bytes()
+            except FileNotFoundError:
+                found = secrets.token_bytes(32)
+                with self._writing():
+                    _write(self._secret, found)
+            except OSError as error:
+                raise self._trouble("not read", f": its secret cannot be read ({error.strerror})") from None
+        if len(found) != 32:
+            raise self._trouble("secret", ": its secret was altered")
+        return found
 
     @property
     def is_begun(self) -> bool:

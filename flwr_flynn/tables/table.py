@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, with_names
 
 Array = npt.NDArray[Any]
 
@@ -117,6 +117,20 @@ def as_name(name: Any) -> str:
     'age (years)'
     """
     return " ".join(unicodedata.normalize("NFC", str(name)).split())
+
+
+def with_columns(error: DataError, columns: Sequence[str], wanted: Sequence[str]) -> DataError:
+    """`error` with notes for this machine's log: the columns there, and those with nearly the wanted names."""
+    by_form = {_form(name): name for name in wanted}
+    alike = [(column, by_form.get(_form(column), column)) for column in columns]
+    pairs = [f"{column[:60]!a} is not {name[:60]!a}" for column, name in alike if column != name]
+    if pairs:
+        error.add_note(f"capitals, blanks and forms of Unicode count: {listed(pairs)}")
+    return with_names(error, columns, most=20)
+
+
+def _form(name: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _check_different(names: Sequence[str]) -> None:

@@ -209,7 +209,7 @@ def test_predict_says_where_columns_do_not_fit(capsys: pytest.CaptureFixture[str
 
 
 def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    X, y, _ = opened(folder / "own.csv").whole()
+    X, y, *_ = opened(folder / "own.csv").whole()
     model = FlyNNClassifier(effort="quick").fit(X, y)
     model.save("model.npz")
     assert {column["kind"] for column in json.loads(run(capsys, "show", "model.npz", "--json")[0])["columns"]} == {
@@ -276,7 +276,7 @@ def shell_lines() -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    X, y, _ = opened(folder / "own.csv").whole()
+    X, y, *_ = opened(folder / "own.csv").whole()
     (member,) = (model := FlyNNClassifier(effort="quick").fit(X, y)).model_.members
     model.save("model.npz")
     change = certificate.change(RunSpec(member.spec, model.classes_), CountsOfSpecs((member.counts,)), None)

@@ -13,11 +13,12 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated import samples
+from flwr_flynn.federated.private_rows import check_classes
 from flwr_flynn.federated.samples import checked_classes, checked_names, codebook, codes_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from tests.app.data.private import count as count_rows
 from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
 from tests.raising import raises
 
@@ -35,9 +36,8 @@ ODD = [
 ]
 
 
-def count(X: Any, y: Any) -> tuple[ClassCounts, int]:
-    samples.check_samples(samples.Samples(X, y), HASHER.n_features)
-    return samples.count(HASHER, CLASSES, X, y)
+def count(X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
+    return count_rows(HASHER, CLASSES, X, y, n_rows)
 
 
 def test_samples_that_fit_are_counted_as_ever() -> None:
@@ -58,15 +58,14 @@ def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd: Any, place:
 
 
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
-def test_many_that_do_not_fit_are_left_out(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_that_do_not_fit_are_left_out(convert: Any) -> None:
     X, y = points(60)
     spoiled = X.copy()
     spoiled[::3, 1] = np.nan
     spoiled[1::3, 2] = 1e300
     expected = counts_of(X[2::3], y[2::3])
     assert count(convert(spoiled), y) == (expected, 40)
-    monkeypatch.setattr(samples, "HELD", 4 * 7)
-    assert count(convert(spoiled), y) == (expected, 40)
+    assert count(convert(spoiled), y, 7) == (expected, 40)
 
 
 def test_a_data_frame_is_taken_row_by_row() -> None:
@@ -95,7 +94,7 @@ def test_a_fraction_among_integers_changes_none_of_them() -> None:
 )
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-    counts, dropped = samples.count(hasher, classes, np.ones((4, 1)), labels)
+    counts, dropped = count_rows(hasher, classes, np.ones((4, 1)), labels)
     assert (counts.n_per_class.tolist(), dropped) == ([1, 3], 0)
 
 
@@ -160,7 +159,7 @@ def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], o
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
     def counted(y: Any) -> Any:
-        return samples.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+        return count_rows(hasher, classes, np.ones((len(y), 1)), y)[0].array
 
     expected = sum((counted([label]) for label in [*labels, odd]), start=counted([]))
     np.testing.assert_array_equal(counted([*labels, odd]), expected)
@@ -174,7 +173,7 @@ def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: 
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
     def counted(y: Any) -> Any:
-        return samples.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+        return count_rows(hasher, classes, np.ones((len(y), 1)), y)[0].array
 
     try:
         series = pandas.Series(labels)
@@ -196,7 +195,7 @@ def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> N
     hasher = FlyHash(HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True))
 
     def counted(X: Any) -> Any:
-        return samples.count(hasher, ("ash",), X, ["ash"] * len(X))[0].array
+        return count_rows(hasher, ("ash",), X, ["ash"] * len(X))[0].array
 
     def alone(row: tuple[Any, Any]) -> Any:
         single = np.empty((1, 2), object)
@@ -227,8 +226,8 @@ def test_dates_are_no_numbers() -> None:
 @pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), (2**62, 2**62 + 1), ("ash", "nan"), ("1j", "ash")])
 def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
     with raises(DataError, field="classes"):
-        samples.check_classes(classes)
-    samples.check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
+        check_classes(classes)
+    check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.csv_texts import NotTaken, cannot_read, chunks, header_of
+from flwr_flynn.app.data.csv_texts import NotTaken, chunks, header_of
 from flwr_flynn.app.data.dialect import Dialect, detected
+from flwr_flynn.app.data.held_out import HeldOut, keys_of_texts
 from flwr_flynn.app.data.layout import Layout
-from flwr_flynn.app.data.readers import objects
+from flwr_flynn.app.data.readers import objects, unreadable
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
@@ -34,7 +35,9 @@ class CsvFile(TableFile):
         given: Dialect | None,
         schema: Schema | None,
         column_gaps: Mapping[str, Sequence[str]],
+        held_out: HeldOut | None,
     ) -> None:
+        self._held_out = held_out
         self.name, self.announced, self._path, self._schema = path.name, bool(features), path, schema
         self._column_gaps = column_gaps
         try:
@@ -50,7 +53,7 @@ class CsvFile(TableFile):
                 except UnicodeError:  # beyond the head
                     continue
         except (OSError, csv.Error) as error:
-            raise cannot_read(path, error) from None
+            raise unreadable(path, error) from None
         raise DataError(path.name, f"text in {known[0].upper()}", "another encoding")
 
     def _survey(self, label: str | None, group: str, features: Sequence[str]) -> None:
@@ -78,7 +81,7 @@ class CsvFile(TableFile):
             wanted = dict(zip(names, self._schema.columns, strict=False))
         self._facts = [ColumnFacts(self._dialect_of(name), wanted.get(name)) for name in self.names]
         self.n_rows = self.n_broken = self.n_unlabelled = 0
-        for columns_of_texts, labels, _, n_broken in self._chunks():
+        for columns_of_texts, labels, _, n_broken, _ in self._chunks():
             self.n_broken += n_broken
             for facts, texts in zip(self._facts, columns_of_texts, strict=True):
                 facts.add(texts)
@@ -94,24 +97,31 @@ class CsvFile(TableFile):
         own = self._column_gaps.get(name, ())
         return replace(self.dialect, gap_texts=(*self.dialect.gap_texts, *own)) if own else self.dialect
 
-    def _chunks(self) -> Iterator[tuple[list[Texts], Texts | None, Texts | None, int]]:
-        """Texts of the features, the labels and the groups, and the number of broken rows, some rows at a time."""
+    def _chunks(
+        self, keyed: bool = False
+    ) -> Iterator[tuple[list[Texts], Texts | None, Texts | None, int, list[bytes]]]:
+        """Some rows at a time: texts of the features, the labels and the groups, number of broken rows, and keys."""
         layout = self._layout
         wanted = [*layout.order, *(index for index in (layout.label, layout.group) if index is not None)]
-        n = len(layout.order)
+        n, keyed = len(layout.order), keyed and layout.group is None
+        if keyed:
+            wanted += range(len(self._header))
         for chunk in chunks(self._path, self.dialect, self._header, wanted, fast=self._fast):
-            rest = chunk.columns[n:]
+            rest = chunk.columns[n : n + len(wanted)]
             labels = rest.pop(0) if layout.label is not None else None
-            yield chunk.columns[:n], labels, rest[0] if rest else None, chunk.n_broken
+            groups = rest.pop(0) if layout.group is not None else None
+            keys = keys_of_texts(texts.tolist() for texts in rest) if keyed else []
+            yield chunk.columns[:n], labels, groups, chunk.n_broken, keys
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
         try:
-            for columns, labels, groups, _ in self._chunks():
+            for columns, labels, groups, _, keys in self._chunks(self._held_out is not None):
                 values = [typed.values(texts) for typed, texts in zip(self._typed, columns, strict=True)]
-                yield Batch(values, *(None if texts is None else _objects(texts) for texts in (labels, groups)))
+                y, ids = (None if texts is None else _objects(texts) for texts in (labels, groups))
+                yield Batch(values, y, ids, self._mask(ids, keys))
         except (OSError, UnicodeError, csv.Error, NotTaken) as error:  # the file has changed
-            raise cannot_read(self._path, error) from None
+            raise unreadable(self._path, error) from None
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""

@@ -177,10 +177,3 @@ def _gaps(gap_texts: tuple[str, ...]) -> Any:
     return import_module("pyarrow").array(
         sorted({form for text in known for form in (text, text.lower(), text.upper(), text.capitalize())})
     )
-
-
-def cannot_read(path: Path, error: Exception) -> DataError:
-    """The error about a file that no parser reads."""
-    if isinstance(error, DataError):
-        return error
-    return DataError(path.name, f"a readable {path.suffix.lower()} file", type(error).__name__)

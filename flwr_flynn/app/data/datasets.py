@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
-from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
-from flwr_flynn.app.data.readers import ENDINGS, ending, objects, read_rows, read_width
+from flwr_flynn.app.data.partition import IndexArray, deal, held_out
+from flwr_flynn.app.data.private_file import PrivateFile, private_file
+from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.data.share import LARGE, counted, encoded
 from flwr_flynn.app.data.share import Share as Share
 from flwr_flynn.app.data.table_file import TableFile
@@ -28,8 +30,6 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_ID
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.federated.samples import Features
-from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -49,6 +49,7 @@ class Dataset:
     feature_names: tuple[str, ...] | None = None
     groups: npt.NDArray[Any] | None = None
     left_out: tuple[str, ...] = ()
+    test: npt.NDArray[np.bool_] | None = None  # mask of the samples that a party's own rule holds out
 
     @property
     def labels(self) -> npt.NDArray[Any]:
@@ -71,9 +72,9 @@ def checked(file: TableFile) -> Dataset:
     the file.
     """
     file.check()
-    X, y, groups = file.whole()
+    X, y, groups, test = file.whole()
     classes, codes = coded_labels(y, file.name)
-    return Dataset(X, codes, classes, file.name, file.names or None, groups, file.left_out)
+    return Dataset(X, codes, classes, file.name, file.names or None, groups, file.left_out, test)
 
 
 def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
@@ -194,7 +195,7 @@ def pooled_training(
 
 
 def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Share:
-    """The samples of an open party: a faulty row refuses the file, and its index decides if a row is held out.
+    """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
 
     X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
     summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
@@ -203,62 +204,37 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
     file = opened_own(node, features, schema)
     if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
         file.check()
-        summary: Any = counted(file, node.test_fraction, node.split_seed)
+        summary: Any = counted(file)
         return Share(summary, np.zeros(0), left_out=file.left_out)
     data = checked(file)
-    return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
+    assert data.test is not None  # of a file
+    return data.share(np.arange(len(data.y)), data.test)
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Share:
     """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
 
-    Above `LARGE` bytes of numbers these are memory maps of files without a name, which are gone with the share or with
-    the process.
+    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
+    which are gone with the share or with the process.
     """
-    return encoded(opened_own(node, (), schema), schema, node.test_fraction, node.split_seed)
+    return encoded(opened_own(node, (), schema), schema, node.memory_bytes)
 
 
 def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
     """The file of an open party, as `opened`; the log says what was found in it."""
-    file = opened(_own_file(node), node.label, features=features, dialect=node.dialect(), schema=schema)
+    rule = HeldOut(node.test_fraction, str(node.split_seed).encode()) if node.test_fraction else None
+    file = opened(_own_file(node), node.label, node.held_out_key, features, node.dialect(), schema, rule)
     log.info("FlyNN: data: %s", file.described())
     return file
 
 
-def private_share(node: NodeConfig, features: Features = ()) -> Share:
-    """The samples of a private party: every row is read by itself, and no row decides about other rows.
+def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
+    """The rows of a private party's file, see `private_file`; a secret of the party decides about those held out.
 
-    Faulty rows stay in the share, with NaN for a value that is no number; `federated.samples` leaves them out. Samples
-    are held out by their content, and only if results on them may leave the party.
+    Rows are held out only if results on them may leave the party.
     """
-    if isinstance(features, Schema):
-        rows = read_rows(_own_file(node), node.label, features.names if features.is_named else (), raw=True)
-        columns = [rows.X[:, index] for index in range(rows.X.shape[1])]
-        named = Table(features.names, columns) if features.is_named else rows.X
-        X, fits = encode_rows(features, named)
-        y = objects(rows.y)
-        y[~fits] = None
-    else:
-        rows = read_rows(_own_file(node), node.label, features)
-        X, y = rows.X, rows.y
-    test = held_out_by_content(X, y, node.test_fraction if node.evaluate else 0.0, node.split_seed)
-    return Share(X[~test], y[~test], X[test], y[test], rows.left_out)
-
-
-def private_width(node: NodeConfig, features: Features = ()) -> int:
-    """The number of features that `private_share` would find, from the head of the file alone."""
-    path = _own_file(node)
-    width = read_width(path, node.label)
-    try:
-        if isinstance(features, Schema):
-            if features.is_named:
-                read_width(path, node.label, features.names)
-            return features.width
-        return read_width(path, node.label, features) if features else width
-    except DataError as error:
-        hidden = DataError(path.name, "the run's features among its columns", "not all")
-        hidden.add_note(full_text(error))
-        raise hidden from None
+    rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
+    return private_file(_own_file(node), node.label, node.held_out_key, rule)
 
 
 def _own_file(node: NodeConfig) -> Path:

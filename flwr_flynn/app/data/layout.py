@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flwr_flynn._validation import listed
-from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.table import as_name
+from flwr_flynn.errors import DataError
+from flwr_flynn.tables.table import as_name, with_columns
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Layout:
         for column in (label, group):
             if column and column not in columns:
                 error = DataError(name, f"a column {column!r}", f"{len(columns)} others")
-                raise _with_columns(error, columns, [column])
+                raise with_columns(error, columns, [column])
         rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
         others = [columns[index] for index in rest]
         order, left_out = by_name(others, features or others, name)
@@ -65,19 +64,5 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
         if bad:
             expected = f"each of the run's {len(wanted)} features once"
             got = f"{len(bad)} that {trouble} among {len(columns)} columns: {listed([name[:60] for name in bad])}"
-            raise _with_columns(DataError(source, expected, got), columns, bad)
+            raise with_columns(DataError(source, expected, got), columns, bad)
     return [indices[name][0] for name in wanted], tuple(name for name in columns if name not in indices)
-
-
-def _with_columns(error: DataError, columns: Sequence[str], wanted: Sequence[str]) -> DataError:
-    """`error` with notes for this machine's log: the file's columns, and columns with nearly the wanted names."""
-    by_form = {_form(name): name for name in wanted}
-    alike = [(column, by_form.get(_form(column), column)) for column in columns]
-    pairs = [f"{column[:60]!a} is not {name[:60]!a}" for column, name in alike if column != name]
-    if pairs:
-        error.add_note(f"capitals, blanks and forms of Unicode count: {listed(pairs)}")
-    return with_names(error, columns, most=20)
-
-
-def _form(name: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())

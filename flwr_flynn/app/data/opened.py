@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.csv_file import CsvFile
-from flwr_flynn.app.data.csv_texts import cannot_read, header_of
+from flwr_flynn.app.data.csv_texts import header_of
 from flwr_flynn.app.data.dialect import Dialect, detected
+from flwr_flynn.app.data.held_out import HeldOut, array_keys
 from flwr_flynn.app.data.npz import npz_names, read_npz
 from flwr_flynn.app.data.parquet import opened_parquet, parquet_columns
 from flwr_flynn.app.data.parquet_file import ParquetFile
-from flwr_flynn.app.data.readers import ENDINGS, check_shapes, ending
+from flwr_flynn.app.data.readers import ENDINGS, check_shapes, ending, unreadable
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.schema import Schema
@@ -37,10 +38,11 @@ class ArrayFile(TableFile):
         groups: Array | None = None,
         left_out: tuple[str, ...] = (),
         announced: bool = False,
+        test: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         check_shapes(name, X, np.zeros(len(X)) if y is None and X.ndim else y)  # type: ignore[arg-type]
         self.name, self.left_out, self.announced = name, left_out, announced
-        self._X, self._y, self._groups = X, y, groups
+        self._X, self._y, self._groups, self._test = X, y, groups, test
         self.n_rows, n_columns = X.shape
         self.names = tuple(map(as_name, names or ()))
         self.is_named = bool(names)
@@ -63,14 +65,14 @@ class ArrayFile(TableFile):
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, all at once."""
-        yield Batch(self._columns, self._y, self._groups)
+        yield Batch(self._columns, self._y, self._groups, self._test)
 
-    def whole(self) -> tuple[Any, Array, Array | None]:
-        """All rows in memory: an array or a table, labels, and ids of groups or None."""
-        y = np.zeros(0, object) if self._y is None else self._y
-        if not self.needs_table:
-            return self._X, y, self._groups
-        return super().whole()
+    def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
+        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
+        if self.needs_table:
+            return super().whole()
+        test = np.zeros(self.n_rows, np.bool_) if self._test is None else self._test
+        return self._X, np.zeros(0, object) if self._y is None else self._y, self._groups, test
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
@@ -84,6 +86,7 @@ def opened(
     features: Sequence[str] = (),
     dialect: Dialect | None = None,
     schema: Schema | None = None,
+    held_out: HeldOut | None = None,
 ) -> TableFile:
     """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`).
 
@@ -101,6 +104,8 @@ def opened(
     schema : Schema, optional
         The columns that are wanted, instead of `features`. A CSV file is then read in the kinds of the schema: levels
         such as 01 stay texts.
+    held_out : HeldOut, optional
+        The rule by which rows are held out: by `group`, if it is given.
     """
     if label == "":
         label = "y" if ending(path) == ".npz" else "label"
@@ -110,10 +115,12 @@ def opened(
     gaps = {} if schema is None else {column.name: column.gap_texts for column in schema.columns}
     if ending(path) == ".npz":
         arrays = read_npz(path, label, group, features, reads_names=True)
-        return ArrayFile(path.name, arrays.X, arrays.y, arrays.names, arrays.groups, arrays.left_out, bool(features))
+        test = None if held_out is None else held_out.mask(array_keys(arrays.all_columns, arrays.y, arrays.groups))
+        columns = arrays.names, arrays.groups, arrays.left_out, bool(features), test
+        return ArrayFile(path.name, arrays.X, arrays.y, *columns)
     if ending(path) == ".csv":
-        return CsvFile(path, label, group, features, dialect, schema, gaps)
-    return ParquetFile(path, label, group, features, dialect, gaps)
+        return CsvFile(path, label, group, features, dialect, schema, gaps, held_out)
+    return ParquetFile(path, label, group, features, dialect, gaps, held_out)
 
 
 def existing(path: Path) -> Path:
@@ -131,7 +138,7 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
         try:
             return [*map(as_name, header_of(path, detected(path, dialect)))]
         except (OSError, UnicodeError, csv.Error) as error:
-            raise cannot_read(path, error) from None
+            raise unreadable(path, error) from None
     if ending(path) == ".npz":
         names = npz_names(path)
         return None if names is None else list(names)
@@ -146,4 +153,5 @@ def batches(path: Path, **options: Any) -> Iterator[tuple[Table, Array | None]]:
     """
     file = opened(path, **options)
     file.check()
-    yield from file.tables()
+    for table, labels, _ in file.tables():
+        yield table, labels

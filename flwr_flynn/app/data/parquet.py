@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.app.data.held_out import keys_of_values
 from flwr_flynn.errors import ConfigError, DataError
 
 
@@ -80,3 +84,38 @@ def _decoded(value: bytes) -> str | None:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return None
+
+
+def raw_keys(batch: Any, names: Sequence[str]) -> list[bytes]:
+    """Keys of the rows of a batch for the held-out rule, by columns in the order of the file."""
+    return keys_of_values(arrow_column(batch.column(name)) for name in names)
+
+
+def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
+    """The values of an Arrow array: numbers without gaps, dates, or Python's values with None for those missing."""
+    if is_date(column.type):
+        return moments(column)
+    if not is_read(column.type):
+        return [None] * len(column)
+    if is_numeric(column.type) and not column.null_count:
+        numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return numbers
+    return arrow_values(column)
+
+
+_MICROSECONDS = {"D": 86_400_000_000, "s": 10**6, "ms": 1000, "us": 1}
+
+
+def moments(chunk: Any) -> npt.NDArray[Any]:
+    """Dates and times of an Arrow array in UTC, datetime64[us]; NaT for those missing or beyond what that holds."""
+    arrow, kind = import_module("pyarrow"), chunk.type
+    integers = chunk.fill_null(0)
+    integers = integers.cast(arrow.int32()) if arrow.types.is_date32(kind) else integers
+    ticks = integers.cast(arrow.int64()).to_numpy(zero_copy_only=False)
+    unit = kind.unit if arrow.types.is_timestamp(kind) else "ms" if arrow.types.is_date64(kind) else "D"
+    if unit == "ns":
+        unit, ticks = "us", ticks // 1000
+    largest = (2**63 - 1) // _MICROSECONDS[unit]
+    is_gap = chunk.is_null().to_numpy(zero_copy_only=False) | (ticks > largest) | (ticks < -largest)
+    found = np.where(is_gap, 0, ticks) * _MICROSECONDS[unit]
+    return np.where(is_gap, np.datetime64("NaT"), found.astype("datetime64[us]"))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import Dialect
+from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.parquet import (
     arrow_values,
@@ -20,6 +21,7 @@ from flwr_flynn.app.data.parquet import (
     is_text,
     opened_parquet,
     parquet_columns,
+    raw_keys,
 )
 from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
@@ -44,7 +46,9 @@ class ParquetFile(TableFile):
         features: Sequence[str],
         given: Dialect | None,
         column_gaps: Mapping[str, Sequence[str]],
+        held_out: HeldOut | None,
     ) -> None:
+        self._held_out = held_out
         self.name, self.announced, self._path = path.name, bool(features), path
         self._given, self._column_gaps = given or Dialect(), column_gaps
         with opened_parquet(path) as file:
@@ -71,6 +75,8 @@ class ParquetFile(TableFile):
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
         wanted = [name for name in (*self._features, self._label, self._group) if name is not None]
+        if keyed := self._held_out is not None and self._group is None:
+            wanted += [name for name in self._types if name not in wanted]
         # Nothing is asked of pyarrow about columns that are not read.
         read = [name for name in dict.fromkeys(wanted) if _is_taken(self._types[name])]
         rows = max(1, min(_ROWS, _VALUES // max(1, len(wanted))))
@@ -83,7 +89,14 @@ class ParquetFile(TableFile):
                 labels, groups = (
                     None if name is None else _labels(found.get(name), n) for name in (self._label, self._group)
                 )
-                yield Batch(columns, labels, groups)
+                yield Batch(
+                    columns,
+                    labels,
+                    groups,
+                    self._mask(
+                        groups, raw_keys(batch, [name for name in self._types if name in read]) if keyed else []
+                    ),
+                )
 
     def _values(self, name: str, found: Any, n: int) -> Array:
         """The values of a feature: numbers, texts or None, or datetime64[us]."""

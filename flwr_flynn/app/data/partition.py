@@ -1,12 +1,11 @@
-"""The two held-out rules, and the partitioners of flwr-datasets (Dirichlet and others) over indices and labels.
+"""The held-out rule of simulations, and the partitioners of flwr-datasets over indices and labels.
 
-The rules give the same result in every process of a run. In simulations and open files the index of a sample and the
-split seed decide; in private files its content, since its index depends on other samples.
+The rule gives the same result in every process of a run: the index of a sample and the split seed decide. Of a party's
+file the rows themselves decide, see `held_out`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from importlib import import_module
@@ -19,7 +18,6 @@ import numpy.typing as npt
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_COLUMN
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.samples import meaning
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -101,25 +99,6 @@ def deal(
         raise ConfigError("run-config partitioner", expected, config.partitioner) from None
     empty = [np.empty(0)] * (n_parties - n_shares)
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
-
-
-def held_out_by_content(
-    X: npt.NDArray[Any], y: npt.NDArray[Any], fraction: float, split_seed: int
-) -> npt.NDArray[np.bool_]:
-    """(n,) mask of the held-out samples of a private party, by a digest of values, as float64, and label of each.
-
-    By `held_out`, one sample less would change the samples after it.
-    """
-    if not fraction:
-        return np.zeros(len(y), bool)
-    key, most = str(split_seed).encode(), fraction * 2.0**64
-    # Labels by their meaning: one missing label makes floats of all integers, 3.0 of 3.
-    labels = (str(meaning(label)).removesuffix(".0").encode("utf-8", "surrogatepass") for label in y.tolist())
-    digests = (
-        hashlib.blake2b(np.asarray(row, "<f8").tobytes() + label, digest_size=8, key=key).digest()
-        for row, label in zip(X, labels, strict=True)
-    )
-    return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), bool, len(y))
 
 
 def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict[str, Any]:

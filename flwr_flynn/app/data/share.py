@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.labels import coded_labels, labels_of
-from flwr_flynn.app.data.partition import held_out
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Samples
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import TableSummary
 
@@ -32,35 +32,32 @@ class Share(Samples):
     left_out: tuple[str, ...] = ()
 
 
-def encoded(file: TableFile, schema: Schema, test_fraction: float, split_seed: int) -> Share:
-    """The rows of a file as the numbers of a schema; the index of a row decides if it is held out."""
+def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
+    """The rows of a file as the numbers of a schema, with at most a fourth of so many bytes of them in memory."""
     file.check()
-    in_memory = file.n_rows * schema.width * np.dtype(schema.dtype).itemsize <= LARGE
-    labels: list[npt.NDArray[Any]] = []
-    first = 0
+    itemsize = schema.width * np.dtype(schema.dtype).itemsize
+    in_memory = file.n_rows * itemsize <= min(LARGE, memory // 4)
+    step = max(1, min(LARGE, memory // 4) // (8 * itemsize))
+    labels: list[npt.NDArray[Any]] = [np.zeros(0, object)]
+    tests: list[npt.NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
     with ExitStack() as stack:
         try:
             train, held = (_Rows(schema, stack, in_memory) for _ in range(2))
-            for table, some in file.tables():
-                is_test = held_out(len(table), test_fraction, split_seed, first)
-                numbers = schema.encode(table)
-                train.add(numbers[~is_test])
-                held.add(numbers[is_test])
-                first += len(table)
+            for table, some, is_test in file.tables():
+                is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
+                for rows in batches(len(table), step):
+                    numbers = schema.encode(table[rows])
+                    train.add(numbers[~is_test[rows]])
+                    held.add(numbers[is_test[rows]])
                 labels += [] if some is None else [some]
+                tests.append(is_test)
             X, X_test = train.array(), held.array()
         except OSError as error:
             expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
             raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
-    y = np.concatenate(labels) if labels else np.zeros(0, object)
-    classes, codes = coded_labels(y, file.name)
-    test = np.concatenate([held_out(len(part), test_fraction, split_seed, start) for start, part in _parts(len(y))])
-    names = labels_of(classes, codes)
+    classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
+    names, test = labels_of(classes, codes), np.concatenate(tests)
     return Share(X, names[~test], X_test, names[test], file.left_out)
-
-
-def _parts(n: int, step: int = 2**20) -> list[tuple[int, range]]:
-    return [(first, range(first, min(n, first + step))) for first in range(0, max(n, 1), step)]
 
 
 class _Rows:
@@ -89,12 +86,11 @@ class _Rows:
         return np.memmap(self._file, self.dtype, "c", shape=(self.n, self.width))
 
 
-def counted(file: TableFile, test_fraction: float = 0.0, split_seed: int = 0) -> TableSummary:
+def counted(file: TableFile) -> TableSummary:
     """Kinds, gaps and levels of the features in the rows that are not held out."""
-    total, first = TableSummary.empty(), 0
-    for table, _ in file.tables():
-        total += TableSummary.counted(table[~held_out(len(table), test_fraction, split_seed, first)])
-        first += len(table)
+    total = TableSummary.empty()
+    for table, _, is_test in file.tables():
+        total += TableSummary.counted(table if is_test is None else table[~is_test])
         for name, each in total.columns.items():
             if len(each.levels) > _MOST_TEXTS:
                 kept = {text: n for text, n in each.levels.items() if n > 1}

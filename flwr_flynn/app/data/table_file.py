@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
+from flwr_flynn.app.data.held_out import HeldOut, keys_of_ids
 from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.tables.table import Table
 
@@ -27,11 +28,15 @@ _DTYPES: dict[str, Any] = {"number": np.float64, "category": object, "date": "da
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows: values of each feature, labels as they stand, and ids of groups, where these are read."""
+    """Some rows: values of each feature, labels as they stand, ids of groups, and a mask of those held out.
+
+    Labels, ids and mask are None where they are not asked for.
+    """
 
     columns: list[Array]
     labels: Array | None
     groups: Array | None = None
+    test: npt.NDArray[np.bool_] | None = None
 
     def table(self, names: Sequence[str], is_named: bool = True) -> Table:
         """The rows as a table."""
@@ -64,6 +69,13 @@ class TableFile(ABC):
     n_broken: int = 0
     n_unlabelled: int = 0
     reports: list[ColumnReport]
+    _held_out: HeldOut | None = None
+
+    def _mask(self, ids: Array | None, keys: list[bytes]) -> npt.NDArray[np.bool_] | None:
+        """Mask of the rows that are held out, by their ids where the site names a column of these."""
+        if self._held_out is None:
+            return None
+        return self._held_out.mask(keys if ids is None else keys_of_ids(ids.tolist()))
 
     @abstractmethod
     def batches(self) -> Iterator[Batch]:
@@ -111,15 +123,15 @@ class TableFile(ABC):
         error = DataError(self.name, expected, found, text=f"{self.name}: expected {expected}, got {found}")
         return with_names(error, [self.names[index] for index in n_rows]) if self.names else error
 
-    def tables(self) -> Iterator[tuple[Table, Array | None]]:
-        """The rows as tables with their labels, some at a time."""
+    def tables(self) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
+        """The rows as tables, with their labels and the mask of those held out, some at a time."""
         names = self.names or tuple(map(str, range(len(self.reports))))
         for batch in self.batches():
-            yield batch.table(names, self.is_named), batch.labels
+            yield batch.table(names, self.is_named), batch.labels, batch.test
 
-    def whole(self) -> tuple[Any, Array, Array | None]:
-        """All rows in memory: an array or a table, labels, and ids of groups or None."""
-        labels, groups = [np.zeros(0, object)], [np.zeros(0, object)]
+    def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
+        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
+        labels, groups, tests = [np.zeros(0, object)], [np.zeros(0, object)], [np.zeros(0, np.bool_)]
         has_groups = False
         needs_table, first = self.needs_table, 0
         dtypes = {report.dtype for report in self.reports} if self.n_rows else {np.dtype(np.float64)}
@@ -134,15 +146,16 @@ class TableFile(ABC):
                     X[first : first + n, index] = column
             first += n
             labels += [] if batch.labels is None else [batch.labels]
+            tests.append(np.zeros(n, np.bool_) if batch.test is None else batch.test)
             if batch.groups is not None:
                 has_groups = True
                 groups.append(batch.groups)
         y = np.concatenate(labels[1:] or labels)
-        all_groups = np.concatenate(groups) if has_groups else None
+        all_groups, test = np.concatenate(groups) if has_groups else None, np.concatenate(tests)
         if not needs_table:
-            return X, y, all_groups
+            return X, y, all_groups, test
         names = self.names or tuple(map(str, range(len(self.reports))))
-        return Batch([np.concatenate(part) for part in parts], y).table(names, self.is_named), y, all_groups
+        return Batch([np.concatenate(part) for part in parts], y).table(names, self.is_named), y, all_groups, test
 
 
 def _shown(name: str) -> str:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data import csv_texts, share
-from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share, private_share
+from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
 from flwr_flynn.app.data.share import counted
@@ -25,6 +25,7 @@ from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.summary import TableSummary
 from flwr_flynn.tables.table import Table
+from tests.app.data.private import private_share
 from tests.raising import raises
 
 

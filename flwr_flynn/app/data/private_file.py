@@ -1,0 +1,189 @@
+"""Files of private parties, CSV, Parquet or NPZ, as rows that are read one by one; open files are in `table_file`.
+
+A file that no parser reads is an error of the constructor, which decodes all of it, whatever will be asked. After that
+no row decides about the file or about other rows: every line of a CSV file is a row by itself, a line with another
+number of fields is dropped, and a text of a Parquet file that cannot be decoded is a missing value.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.app.data.held_out import HeldOut, array_keys, keys_of_ids, keys_of_values
+from flwr_flynn.app.data.layout import Layout
+from flwr_flynn.app.data.npz import read_npz
+from flwr_flynn.app.data.parquet import arrow_column, opened_parquet, parquet_columns
+from flwr_flynn.app.data.readers import check_shapes, ending, objects, unreadable
+from flwr_flynn.errors import DataError
+from flwr_flynn.federated.private_rows import Block, RowReader
+from flwr_flynn.tables.table import Table
+
+Array = npt.NDArray[Any]
+Rows = tuple[Any, Array, list[bytes]]  # values, labels, and keys for the held-out rule
+
+_LONGEST_LINE = 2**20  # bytes of a row of a CSV file
+_BLOCK = 2**22  # bytes of lines at a time
+
+
+def private_file(path: Path, label: str = "", key: str = "", held_out: HeldOut | None = None) -> PrivateFile:
+    """The rows of a file; `key` is its column of ids for the held-out rule, which is no feature."""
+    kind = {".npz": _Npz, ".csv": _Csv}.get(ending(path), _Parquet)
+    return kind(path, label or ("y" if kind is _Npz else "label"), key, held_out)
+
+
+class PrivateFile(RowReader):
+    """Rows of a file, with those that are held out."""
+
+    def __init__(self, path: Path, label: str, key: str, held_out: HeldOut | None) -> None:
+        self._path, self._label, self._key, self._held_out = path, label, key, held_out
+        try:
+            self._open()
+        except OSError as error:
+            raise unreadable(path, error) from None
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Find the columns, and decode the file once."""
+
+    @abstractmethod
+    def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
+        """Numbers of rows, and functions that read some of them."""
+
+    def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
+        """The training rows, or those that are held out, at most so many at a time."""
+        if held_out and self._held_out is None:
+            return
+        for n, read in self._rows(n_rows):
+            yield Block(n, self._one_side(read, held_out))
+
+    def _one_side(self, read: Callable[[slice], Rows], held_out: bool) -> Callable[[slice], tuple[Any, Any]]:
+        def chosen(part: slice) -> tuple[Any, Any]:
+            X, y, keys = read(part)
+            if self._held_out is None:
+                return X, y
+            rows = np.flatnonzero(self._held_out.mask(keys) == held_out)
+            return X[rows], y[rows]
+
+        return chosen
+
+    def _find(self, columns: Sequence[str]) -> None:
+        """Find features, labels and ids among columns by name."""
+        self._layout = Layout.of(self._path.name, columns, self._label, self._key, ())
+        self.names, self.width = self._layout.names, len(self._layout.order)
+
+
+class _Csv(PrivateFile):
+    def _open(self) -> None:
+        with self._path.open("rb") as stream:
+            head = stream.read(4)
+            if b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise DataError(self._path.name, "text in UTF-8", "UTF-16 or UTF-32")
+            stream.seek(0)
+            self._header = next(filter(None, map(_fields, _lines(stream))), [])
+        self._find(self._header)
+
+    def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
+        with self._path.open("rb") as stream:
+            lines, some, size = _lines(stream), [], 0
+            next(filter(_fields, lines), None)  # the header
+            for line in lines:
+                some.append(line)
+                size += len(line)
+                if len(some) >= n_rows or size >= _BLOCK:
+                    yield len(some), self._reader(some)
+                    some, size = [], 0
+            if some:
+                yield len(some), self._reader(some)
+
+    def _reader(self, lines: list[bytes]) -> Callable[[slice], Rows]:
+        def read(part: slice) -> Rows:
+            pairs = [(line, fields) for line in lines[part] if len(fields := _fields(line)) == len(self._header)]
+            order, label, key = self._layout.order, self._layout.label, self._layout.group
+            columns = [objects([fields[index] for _, fields in pairs]) for index in order]
+            y = objects([fields[label or 0].strip() for _, fields in pairs])
+            keys = (
+                [line for line, _ in pairs] if key is None else keys_of_ids(fields[key].strip() for _, fields in pairs)
+            )
+            return Table(self._layout.names, columns), y, keys
+
+        return read
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file without their ends; an empty one in the place of one that is too long."""
+    while line := stream.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+            while (rest := stream.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
+                pass
+            line = b""
+        yield line.rstrip(b"\r\n")
+
+
+def _fields(line: bytes) -> list[str]:
+    """The fields of a line, none of one that is blank or cannot be read by itself."""
+    try:
+        return next(csv.reader([line.decode("utf-8", "replace").removeprefix("\ufeff")]), [])
+    except csv.Error:
+        return []
+
+
+class _Parquet(PrivateFile):
+    def _open(self) -> None:
+        with opened_parquet(self._path) as file:
+            schema, self.n_rows = file.schema_arrow, file.metadata.num_rows
+            self._columns = parquet_columns(schema)
+            self._find(self._columns)
+            self._kinds = {name: schema.field(name).type for name in self._columns}
+            n_found = sum(batch.num_rows for batch in file.iter_batches(use_pandas_metadata=False))
+        if n_found != self.n_rows:
+            raise DataError(self._path.name, f"{self.n_rows} rows, as the file says", "more or fewer")
+
+    def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
+        with opened_parquet(self._path) as file:
+            for batch in file.iter_batches(batch_size=n_rows, use_pandas_metadata=False):
+                yield batch.num_rows, self._reader(batch)
+
+    def _reader(self, batch: Any) -> Callable[[slice], Rows]:
+        def read(part: slice) -> Rows:
+            some = batch.slice(part.start, part.stop - part.start)
+            layout = self._layout
+            found = {index: arrow_column(some.column(name)) for index, name in enumerate(self._columns)}
+            keys = keys_of_values(found.values()) if layout.group is None else keys_of_ids(found[layout.group])
+            columns = [values if isinstance(values, np.ndarray) else objects(values) for values in found.values()]
+            y = objects(columns[layout.label or 0])
+            return Table(layout.names, [columns[index] for index in layout.order]), y, keys
+
+        return read
+
+
+class _Npz(PrivateFile):
+    def _open(self) -> None:
+        arrays = read_npz(self._path, self._label, self._key, all_names=True)
+        assert arrays.y is not None
+        check_shapes(self._path.name, arrays.X, arrays.y)
+        self._arrays, self.names = arrays, arrays.names
+        self.n_rows, self.width = arrays.X.shape
+
+    def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
+        arrays = self._arrays
+
+        def reader(first: int) -> Callable[[slice], Rows]:
+            def read(part: slice) -> Rows:
+                rows = slice(first + part.start, first + part.stop)
+                X, y = arrays.X[rows], objects(arrays.y[rows])  # type: ignore[index]
+                columns = [X[:, index] for index in range(self.width)]
+                keys = array_keys(X, y, None if arrays.groups is None else arrays.groups[rows])
+                return (X if arrays.names is None else Table(arrays.names, columns)), y, keys
+
+            return read
+
+        for first in range(0, self.n_rows, n_rows):
+            yield min(n_rows, self.n_rows - first), reader(first)

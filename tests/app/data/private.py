@@ -1,0 +1,58 @@
+"""The rows of a private party's file as its runs read them, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn.app.data.datasets import private_rows
+from flwr_flynn.app.data.share import Share
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.federated.private_rows import GivenRows, RowReader, as_numbers, check_columns, each_part, fitting
+from flwr_flynn.federated.samples import Features, Label, Samples
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.tables.schema import Schema
+
+
+def private_share(node: NodeConfig, features: Features = (), secret: bytes = b"secret", n_rows: int = 2**14) -> Share:
+    """Training and held-out rows as numbers; those that are no samples of a schema have no label."""
+    return share_of(private_rows(node, lambda: secret), features, n_rows)
+
+
+def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> Share:
+    """The same of rows that are open already."""
+    check_columns(rows, features, len(features) if isinstance(features, tuple) and features else rows.width)
+
+    def read(X: Any, y: Any) -> tuple[Any, Any]:
+        numbers, fits = as_numbers(X, features)
+        y = y.copy()
+        if isinstance(features, Schema):
+            y[~fits] = None
+        return numbers, y
+
+    sides = []
+    for held_out in (False, True):
+        parts = [part for block in rows.blocks(n_rows, held_out) for part in each_part(block, read)]
+        sides += [np.concatenate([X for X, _ in parts]) if parts else np.zeros((0, rows.width))]
+        sides += [np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)]
+    return Share(*sides)
+
+
+def count(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
+    """Counts of the samples that fit, and how many do not."""
+    rows, active = GivenRows(Samples(X, y)), []
+    check_columns(rows, (), hasher.n_features)
+    for _, parts in fitting(
+        rows,
+        [hasher],
+        classes,
+        memory=256 * n_rows * max(X.shape[1], hasher.hash_nnz, len(classes)),
+        of=lambda X, y: (hasher.active(X), y),
+    ):
+        active += parts
+    bits = np.concatenate([bits for bits, _ in active]) if active else np.zeros((0, hasher.hash_nnz), np.int32)
+    codes = np.concatenate([codes for _, codes in active]) if active else np.zeros(0, np.int64)
+    return ClassCounts.from_active(hasher, bits, codes, len(classes)), len(y) - len(codes)
