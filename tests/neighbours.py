@@ -1,0 +1,318 @@
+"""Neighbouring files of a private party: every request gets the same kind of answer from both.
+
+``python -m tests.neighbours`` asks for all of them and prints how many pairs differ; `tests.test_neighbours` asks for
+some. The kind of an answer is what noise does not hide: refused or not and why, shapes, types, sizes and keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
+
+from flwr_flynn.app import client_app
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
+from flwr_flynn.federated.protocol import REFUSED, STATISTIC
+from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.flower import secagg
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, TopTLaplace
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
+from tests import policy_table
+from tests.fakes import config_of
+from tests.policy_table import CLASSES, EVALUATIONS, FITS
+
+N_ROWS = 9
+BOUND = 256
+NAMES = ("age", "crp", "sex", "seen")
+_AGES = [float(20 + i) for i in range(N_ROWS)]
+BASE: list[list[Any]] = [[_AGES[i], i / 4, "mf"[i % 2], date(2020, 1, 1 + i), CLASSES[i % 3]] for i in range(N_ROWS)]
+
+HOSTILE_TEXTS = [
+    *(
+        "",
+        " ",
+        "nan",
+        "NaN",
+        "inf",
+        "-inf",
+        "1e999",
+        "-1e308",
+        "1_0",
+        "0x10",
+        "\uff11\uff12",
+        "true",
+        "73412",
+        "-9",
+        "1e-320",
+    ),
+    *("9" * 400, "9999-12-31", "0000-00-00", "31.02.2020", "1+0j", "=cmd|'/C calc'!A0", "\ufffd", "\u202e", "x" * 5000),
+]
+HOSTILE_LINES = [
+    *(
+        b"",
+        b",,,,",
+        b"1,2,m,2020-01-01",
+        b"1,2,m,2020-01-01,ash,9",
+        b'"1,2,m',
+        b"1,\0,m,2020-01-01,ash",
+        b"\xff,1,m,,ash",
+    ),
+    *(b"x" * 200_000, b'"' * 99, b"1,2,m,2020-01-01,oak", b"1,2,m,2020-01-01,", b"9" * (2**20 + 5)),
+]
+
+
+def _shape(n_classes: int) -> dict[str, Any]:
+    return {"hash_nnz": 3, "n_classes": n_classes}
+
+
+def _spec(width: int, kind: str) -> HashSpec:
+    sizes: dict[str, Any] = {"n_features": width, "hash_dim": 24, "row_nnz": 2, "hash_nnz": 3, "seed": 7}
+    if kind == "centred":
+        sizes |= {"center": [1.0] * width, "scale": [0.5] * width}
+    if kind == "codes":
+        sizes |= {"edges": [[0.0, 1.0, 2.0, 3.0]] * width, "coding": "bumps", "n_codes": 2}
+    if kind == "waves":
+        sizes |= {"center": [0.0] * width, "scale": [1.0] * width, "n_waves": 8, "wave_frequency": 1.0}
+    return HashSpec(**sizes)
+
+
+SCHEMAS: dict[str, Schema] = {
+    "ranges": Schema(
+        [
+            Column("age", "number", low=0.0, high=120.0, gaps=False),
+            Column("crp", "number", gap_texts=["73412", "-9"], gaps=False),
+            Column("sex", "category", ["m", "f"], gap_texts=["f"]),
+            Column("seen", "date"),
+        ]
+    ),
+    "numbers as texts": Schema([Column("age", "category", ["20", "21"]), Column("crp", "date", gaps=False)]),
+    "texts as numbers": Schema([Column("sex", "number", gap_texts=["m", "f"]), Column("seen", "number")]),
+}
+
+
+def requests() -> dict[str, Request[Any]]:
+    """Every request of the policy's table, and noisy ones by each mechanism, hash, schema and number of classes."""
+    found: dict[str, Request[Any]] = {**FITS, **EVALUATIONS}
+    for kind in ("plain", "centred", "codes", "waves"):
+        for name, schema in SCHEMAS.items():
+            spec = _spec(schema.width, kind)
+            run = RunSpec(spec, CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=schema)
+            found[f"noisy, {kind}, {name}"] = CountsRequest(run)
+        for n, columns in ((2, ("age", "crp")), (2, ("crp", "age")), (3, ("seen", "sex", "age"))):
+            run = RunSpec(_spec(n, kind), CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=columns)
+            found[f"noisy, {kind}, {columns}"] = CountsRequest(run)
+    by_name = {"feature_names": ("age", "crp")}
+    spec = _spec(2, "plain")
+    for mechanism in (GaussianCounts(0.9, 1e-5, **_shape(3)), TopTLaplace(0.9, 5, **_shape(3))):
+        found[f"noisy, {mechanism.kind}"] = CountsRequest(RunSpec(spec, CLASSES, mechanism, **by_name))
+    one = LaplaceCounts(0.9, **_shape(1))
+    found["noisy, one class"] = CountsRequest(RunSpec(spec, CLASSES[:1], one, **by_name))
+    rounds = RunSpec(spec, CLASSES, GaussianRounds(0.9, 1e-5, 2, **_shape(3)), **by_name)
+    found["counts of rounds"] = CountsRequest(rounds)
+    weights = np.arange(72, dtype=np.int32).reshape(24, 3)
+    found["round"] = NoisyRefinementRequest(rounds, 1, weights, np.zeros(24, np.int64))
+    wide = RunSpec(_spec(3, "plain"), CLASSES, LaplaceCounts(0.9, **_shape(3)))
+    found["noisy, another width"] = CountsRequest(wide)
+    missing = RunSpec(spec, CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=("age", "none"))
+    found["noisy, a missing column"] = CountsRequest(missing)
+    return found
+
+
+# -------- files
+
+
+def _csv(path: Path, rows: list[list[Any]], line: tuple[int, bytes] | None = None) -> None:
+    lines = [",".join([*NAMES, "label"]).encode()]
+    lines += [",".join(f'"{cell}"' if "," in str(cell) else str(cell) for cell in row).encode() for row in rows]
+    if line is not None:
+        lines.insert(1 + line[0], line[1])
+    path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def _parquet(path: Path, rows: list[list[Any]], odd: tuple[int, str, Any] | None = None) -> None:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    columns = dict(zip([*NAMES, "label"], map(list, zip(*rows, strict=True)), strict=True))
+    types = {
+        "age": arrow.float64(),
+        "crp": arrow.float32(),
+        "sex": arrow.string(),
+        "seen": arrow.date32(),
+        "label": arrow.string(),
+    }
+    days = {
+        name: [(value - date(1970, 1, 1)).days if isinstance(value, date) else value for value in values]
+        for name, values in columns.items()
+    }
+    if odd is not None:
+        place, column, value = odd
+        for name, values in days.items():
+            values.insert(place, value if name == column else values[0])
+    arrays = {}
+    for name, values in days.items():
+        if name == "seen":
+            arrays[name] = arrow.array(values, arrow.int32()).cast(arrow.date32())
+        elif any(isinstance(value, bytes) for value in values):  # a text that is none
+            raw = arrow.array(
+                [value if isinstance(value, bytes) else str(value).encode() for value in values], arrow.binary()
+            )
+            arrays[name] = arrow.Array.from_buffers(arrow.string(), len(raw), raw.buffers())
+        else:
+            arrays[name] = arrow.array(values, types[name])
+    parquet.write_table(arrow.table(arrays), path, row_group_size=4)
+
+
+def _day(value: Any) -> Any:
+    return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
+
+
+HOSTILE_CELLS = [
+    *(("age", value) for value in (None, np.nan, np.inf, -np.inf, 1e308, -1e308, 73412.0, 1e-320)),
+    *(("crp", value) for value in (None, np.nan, np.inf, 73412.0, -9.0)),
+    *(("sex", value) for value in (None, "", "x", "73412", b"\xff\xfe", "=1+1", "9" * 9999)),
+    *(("seen", value) for value in (None, -(2**31), 2**31 - 1, 4_000_000, -719_163, 2_932_897)),
+    *(("label", value) for value in (None, "", "oak", b"\xff")),
+]
+
+
+def _npz(path: Path, rows: list[list[Any]], odd: list[Any] | None = None, place: int = 0) -> None:
+    X = [row[:2] for row in rows]
+    y = [row[-1] for row in rows]
+    if odd is not None:
+        X.insert(place, odd[:2])
+        y.insert(place, odd[2])
+    np.savez(path, X=np.array(X), label=np.array(y), feature_names=np.array(["age", "crp"]))
+
+
+HOSTILE_ARRAY_ROWS = [
+    *([value, 1.0, "ash"] for value in (np.nan, np.inf, -np.inf, 1e308, -1e308, 73412.0, 1e-320, "word", 1j, 2**63)),
+    *([1.0, 1.0, label] for label in ("", "oak", "nan")),
+]
+
+
+def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path], None]]]:
+    """Kind of file, hostile row, and functions that write the file without and with it."""
+    plain = partial(_csv, rows=BASE)
+    for index, text in enumerate(HOSTILE_TEXTS):
+        for column in range(5):
+            row: list[Any] = [30.0, 1.0, "m", date(2020, 5, 5), "ash"]
+            row[column], place = text, (index + column) % (N_ROWS + 1)
+            rows = [*BASE[:place], row, *BASE[place:]]
+            yield (
+                ".csv",
+                f"{column}: {text[:20]!r}",
+                lambda path: _csv(path, BASE),
+                lambda path, rows=rows: _csv(path, rows),
+            )
+    for index, line in enumerate(HOSTILE_LINES):
+        at = index % (N_ROWS + 1), line
+        yield ".csv", repr(line[:20]), plain, partial(_csv, rows=BASE, line=at)
+    for index, (column, value) in enumerate(HOSTILE_CELLS):
+        odd = index % (N_ROWS + 1), column, value
+        yield (
+            ".parquet",
+            f"{column}: {str(value)[:20]}",
+            lambda path: _parquet(path, BASE),
+            lambda path, odd=odd: _parquet(path, BASE, odd),
+        )
+    for index, odd_row in enumerate(HOSTILE_ARRAY_ROWS):
+        at_row = odd_row, index % (N_ROWS + 1)
+        with_it = partial(_npz, rows=BASE, odd=at_row[0], place=at_row[1])
+        yield ".npz", str(odd_row)[:30], partial(_npz, rows=BASE), with_it
+
+
+# -------- answers
+
+
+def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
+    """Kind of the answer of a private party with this file; counts come before a round, as in its run."""
+    is_secure = request.bound is not None
+    node = {
+        "data-path": str(path),
+        "label": "label",
+        "max-epsilon": 1.0,
+        "max-delta": 1e-4,
+        "state-path": str(path) + ".state",
+        **({"evaluate": True, "test-fraction": 0.3} if evaluates else {}),
+        **({"secure": True} if is_secure else {}),
+    }
+    if isinstance(request, NoisyRefinementRequest):
+        _asked(CountsRequest(request.run), node, is_secure)
+    return _asked(request, node, is_secure)
+
+
+def _asked(request: Request[Any], node: dict[str, Any], is_secure: bool) -> Any:
+    context = Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={})
+    config, arrays = config_of(request), ndarrays_to_parameters(request.arrays())
+    with mock.patch.object(client_app, "in_simulation", return_value=False):
+        party = client_app.client_fn(context)
+    with secagg.masking(BOUND, 2) if is_secure else mock.patch("os.fsync"):
+        if request.channel_of(config) == "train":
+            fit = party.fit(FitIns(arrays, config))
+            heads = [tensor[:128] for tensor in fit.parameters.tensors]  # type and shape
+            return fit.metrics.get(REFUSED), sorted(fit.metrics), fit.num_examples, _types(heads)
+        found = party.evaluate(EvaluateIns(arrays, config))
+    keys = sorted(found.metrics)
+    if REFUSED in found.metrics or "accuracy" not in found.metrics:
+        statistic = STATISTIC in found.metrics
+        return found.metrics.get(REFUSED), keys, found.num_examples, statistic
+    return None, keys  # exact results on held-out samples, which the party lets go
+
+
+def _types(heads: list[bytes]) -> list[Any]:
+    return [head.split(b"}")[0] for head in heads]
+
+
+def sweep(
+    chosen: Callable[[int], bool] = lambda _: True, names: Callable[[str], bool] = lambda _: True
+) -> tuple[int, list[str]]:
+    """Number of pairs asked about, and the pairs whose answers are of different kinds."""
+    n, different = 0, []
+    files = [pair for index, pair in enumerate(pairs()) if chosen(index)]
+    with tempfile.TemporaryDirectory() as name, mock.patch("os.fsync"):
+        numbers = itertools.count()
+        for ending, hostile, without, with_it in files:
+            one, other = (Path(name).resolve() / f"{place}{ending}" for place in ("one", "other"))
+            without(one)
+            with_it(other)
+            for what, request in requests().items():
+                if not names(what):
+                    continue
+                for evaluates in (False, True) if "evaluation" in what else (False,):
+                    kinds = []
+                    for path in (one, other):
+                        fresh = path.with_name(f"{next(numbers)}{ending}")
+                        fresh.symlink_to(path)
+                        kinds.append(kind_of(request, fresh, evaluates))
+                    n += 1
+                    if kinds[0] != kinds[1]:
+                        different.append(f"{ending} {hostile}, {what}: {kinds[0]} and {kinds[1]}")
+    return n, different
+
+
+def main() -> None:
+    """Ask about all pairs."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    assert policy_table.SPEC.n_features == 4
+    n, different = sweep()
+    print("\n".join(different[:50]))
+    print(f"{n} pairs of neighbouring files, {len(different)} with answers of different kinds")
+
+
+if __name__ == "__main__":
+    main()
