@@ -120,6 +120,15 @@ class PrivacyError(FlyNNError, RuntimeError):
     """A private release is refused: it exceeds a party's policy, or the party's ledger cannot be trusted."""
 
 
+def with_rows(error: Refusal, found: str) -> Refusal:
+    """`error` with a note of numbers of rows.
+
+    They say how many samples have what a server asked for, so a note, which stays in this machine's log, has them.
+    """
+    error.add_note(found)
+    return error
+
+
 def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusal:
     """`error` with a note of at most so many names in a file, and of the number of the others.
 

@@ -100,7 +100,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
         {"data-path": "a.csv", "max-epsilon": 0}
     ),
     "site.csv: expected a column 'label', got 2 others": lambda folder: a_csv(folder, "a,b\n1,2\n"),
-    "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 features: number 2 (1 of 2 samples)": (
+    "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 features: number 2": (
         lambda folder: a_csv(folder, "a,b,label\n1,2,x\n3,inf,y\n")
     ),
     "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda _: HashSpec(4, 24, 2, 25, seed=0),
@@ -121,10 +121,10 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "n_features: expected 3, the number of columns of the data, got 4": lambda _: refused(
         Party(samples(np.zeros((2, 3)), ["ash"] * 2))
     ),
-    "y: 1 of 2 labels are not in the class list (3 strings; y has dtype <U3)": lambda _: refused(
+    "y: some labels are not in the class list (3 strings; y has dtype <U3)": lambda _: refused(
         Party(samples(np.zeros((2, 4)), np.array(["ash", "oak"])))
     ),
-    "memory: hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: refused(
+    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: refused(
         Party(samples(*points(9)), PartyOptions(memory_limit=1))
     ),
     "policy max-epsilon: this release would exceed it": lambda folder: release(folder, epsilon=0.5),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, with_rows
 from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.column import Column
@@ -45,8 +45,7 @@ def as_plain(samples: Samples, names: Sequence[str]) -> Samples:
         for name, n_gaps in zip(schema.names, np.isnan(X).sum(axis=0).tolist(), strict=True):
             if n_gaps:
                 error = DataError(f"column {name[:60]!r}", "no gaps in a run without a schema", "some")
-                error.add_note(f"{n_gaps} of {len(X)} rows with one")
-                raise error
+                raise with_rows(error, f"{n_gaps} of {len(X)} rows")
         parts.append(X)
     return Samples(parts[0], samples.y, parts[1], samples.y_test)
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from flwr_flynn.errors import ConfigError, DataError, PayloadError
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.tables.schema import Schema
 
 Label = str | int
@@ -42,9 +42,9 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
         raise DataError("y", "strings or integers as labels", "unhashable objects") from None
     if unknown := int((codes < 0).sum()):
         kind = f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}"
-        got = f"{unknown} of {len(codes)}"
-        text = f"y: {got} labels are not in the class list ({kind}; y has dtype {labels.dtype})"
-        raise DataError("y", f"labels among {kind}", got, text=text)
+        text = f"y: some labels are not in the class list ({kind}; y has dtype {labels.dtype})"
+        error = DataError("y", f"labels among {kind}", "some that are not", text=text)
+        raise with_rows(error, f"{unknown} of {len(codes)} labels")
     return codes
 
 

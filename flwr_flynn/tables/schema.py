@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, listed
-from flwr_flynn.errors import DataError, SchemaError
+from flwr_flynn.errors import DataError, SchemaError, with_rows
 from flwr_flynn.tables.column import Column, is_nameable, shown
 from flwr_flynn.tables.scattering import WHITE, n_coefficients, scattered
 from flwr_flynn.tables.table import Table, level_of, missing
@@ -160,10 +160,9 @@ class Schema:
         for column, values in zip(self.columns, table.columns, strict=True):
             if n_refused := int(self.refused(column, values).sum()):
                 expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
-                # A server that chooses the range learns no number of rows: notes stay in the log of this machine.
-                error = DataError(f"column {column.name!r}", expected, "others")
-                error.add_note(f"{n_refused} of {len(values)} rows")
-                raise error
+                raise with_rows(
+                    DataError(f"column {column.name!r}", expected, "others"), f"{n_refused} of {len(values)} rows"
+                )
         return self.numbers(table)
 
     def refused(self, column: Column, values: Array) -> npt.NDArray[np.bool_]:

@@ -309,15 +309,15 @@ def test_no_labels_have_no_codes() -> None:
 @pytest.mark.parametrize(
     ("labels", "got"),
     [
-        (["ash", "SECRET", "SECRET"], "2 of 3"),
-        ([1, 2], "2 of 2"),
-        ([float("nan")], "1 of 1"),
+        (["ash", "SECRET", "SECRET"], "some that are not"),
+        ([1, 2], "some that are not"),
+        ([float("nan")], "some that are not"),
         ([["ash"]], "2 dimensions"),
         (None, "0 dimensions"),
         (np.array([{}], object), "unhashable objects"),
     ],
 )
-def test_labels_outside_the_class_list_are_counted_and_not_shown(labels: object, got: str) -> None:
+def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_server(labels: object, got: str) -> None:
     with raises(DataError, field="y", got=got) as error:
         codes_of(CLASSES, labels)  # type: ignore[arg-type]
     assert "SECRET" not in str(error.value)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.readers import objects
 from flwr_flynn.app.settings_parser import whole_numbers
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, with_rows
 
 _WIDEST = 256  # bytes of a label in an array of NumPy
 _LONGEST = 1024  # characters, as in a list of classes
@@ -27,7 +27,7 @@ def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.N
     """The different labels of a file in their order, and the index of each row's among them."""
     if y.dtype.kind == "f":
         if n_missing := int((~np.isfinite(y)).sum()):
-            raise DataError(name, "a label in each row", f"{n_missing} rows without one")
+            raise with_rows(DataError(name, "a label in each row", "rows without one"), f"{n_missing} rows")
         if (y == np.floor(y)).all():
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
@@ -41,7 +41,8 @@ def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.N
         raise DataError(name, "strings or integers as labels", "bytes")
     texts = [str(label) for label in index]
     if longest := sum(len(text) > _LONGEST for text in texts):
-        raise DataError(name, f"labels of at most {_LONGEST} characters", f"{longest} that are longer")
+        error = DataError(name, f"labels of at most {_LONGEST} characters", "some that are longer")
+        raise with_rows(error, f"{longest} labels")
     found = whole_numbers(texts)
     labels: list[Any] = sorted(set(texts if found is None else found))
     place = {label: code for code, label in enumerate(labels)}

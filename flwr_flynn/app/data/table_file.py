@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.held_out import HeldOut, keys_of_ids
-from flwr_flynn.errors import DataError, with_names
+from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.table import Table
 
 Array = npt.NDArray[Any]
@@ -95,14 +95,14 @@ class TableFile(ABC):
         return f"{self.n_rows} rows; columns: {shown}{f'; gaps in {n_gaps}' if n_gaps else ''}"
 
     def check(self) -> None:
-        """Refuse a file with rows or columns that are no samples; the error has numbers of rows and no values."""
+        """Refuse a file with rows or columns that are no samples; notes of the error have numbers of rows."""
         if not self.reports:
             raise DataError(self.name, "at least one feature", "none")
         if self.n_broken:
             expected = "as many fields in each row as in the header"
-            raise DataError(self.name, expected, f"{self.n_broken} rows with more or fewer")
+            raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
         if self.n_unlabelled:
-            raise DataError(self.name, "a label in each row", f"{self.n_unlabelled} rows without one")
+            raise with_rows(unlabelled(self.name), f"{self.n_unlabelled} rows")
         reports = enumerate(self.reports)
         if unread := {index: self.n_rows for index, report in reports if not report.kind}:
             raise self.error("numbers, texts or dates", "others", unread)
@@ -114,13 +114,13 @@ class TableFile(ABC):
             raise self.error("finite numbers that float64 holds", "others", infinite)
 
     def error(self, expected: str, got: str, n_rows: dict[int, int]) -> DataError:
-        """The error about rows with a fault in some features; a note has the names of the columns."""
+        """The error about rows with a fault in some features; its notes have numbers of rows and names of columns."""
         called = [
             _shown(self.names[index]) if self.names and self.announced else f"number {index + 1}" for index in n_rows
         ]
-        each = [f"{name} ({n} of {self.n_rows} samples)" for name, n in zip(called, n_rows.values(), strict=True)]
-        found = f"{got} in {len(n_rows)} of {len(self.reports)} features: {listed(each)}"
+        found = f"{got} in {len(n_rows)} of {len(self.reports)} features: {listed(called)}"
         error = DataError(self.name, expected, found, text=f"{self.name}: expected {expected}, got {found}")
+        error = with_rows(error, ", ".join(f"{n} of {self.n_rows} samples" for n in [*n_rows.values()][:20]))
         return with_names(error, [self.names[index] for index in n_rows]) if self.names else error
 
     def tables(self) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
@@ -156,6 +156,11 @@ class TableFile(ABC):
             return X, y, all_groups, test
         names = self.names or tuple(map(str, range(len(self.reports))))
         return Batch([np.concatenate(part) for part in parts], y).table(names, self.is_named), y, all_groups, test
+
+
+def unlabelled(name: str) -> DataError:
+    """The error about rows without a label."""
+    return DataError(name, "a label in each row", "rows without one")
 
 
 def _shown(name: str) -> str:
