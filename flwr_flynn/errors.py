@@ -15,7 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from flwr_flynn._text import clean
+
 _LONGEST = 200  # characters of a value in a message
+_MOST = 10_000  # of a message
 
 
 class FlyNNError(Exception):
@@ -47,7 +50,7 @@ class FlyNNError(Exception):
         self.got = None if got is None and (expected is None or text is not None) else shown
         if text is None:
             text = field if expected is None else f"{field}: expected {expected}, got {self.got}"
-        super().__init__(text)
+        super().__init__(clean(text, _MOST))  # it may hold texts from anybody, and goes to logs
 
 
 Refusal = TypeVar("Refusal", bound=FlyNNError)

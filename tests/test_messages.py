@@ -124,8 +124,8 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "y: some labels are not in the class list (3 strings; y has dtype <U3)": lambda _: refused(
         Party(samples(np.zeros((2, 4)), np.array(["ash", "oak"])))
     ),
-    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: refused(
-        Party(samples(*points(9)), PartyOptions(memory_limit=1))
+    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: (
+        refused(Party(samples(*points(9)), PartyOptions(memory_limit=1)))
     ),
     "policy max-epsilon: this release would exceed it": lambda folder: release(folder, epsilon=0.5),
     "ledger state is lost; nothing is released until it is reset": lost_ledger,

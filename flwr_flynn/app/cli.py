@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         return cli_files.draft(Path(options.file), options.label, options.min_examples, dialect)
     if verb == "check":
         return cli_files.check(Path(options.file), options.schema, options.label, dialect)
-    return cli_model.predict(options.model, Path(options.file), options.abstain, dialect)
+    return cli_model.predict(options.model, Path(options.file), options.abstain, dialect, options.formulas)
 
 
 def _node(options: argparse.Namespace) -> dict[str, Any]:
@@ -132,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("file", help="a .csv, .parquet or .npz file; further columns are ignored")
     verb.add_argument(
         "--abstain", type=_share, default=0.0, metavar="P", help="leave the class empty below this probability"
+    )
+    verb.add_argument(
+        "--formulas", action="store_true", help="leave classes such as =A1 as they are, which a spreadsheet computes"
     )
     return parser
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._text import cell
 from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.opened import existing, opened
 from flwr_flynn.app.data.table_file import Batch
@@ -108,8 +109,11 @@ def _in_line(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() else repr(value)
 
 
-def predict(model_path: str, path: Path, least: float, dialect: Dialect) -> int:
-    """Print the class, the probabilities and the novelty of every row of a file, as CSV."""
+def predict(model_path: str, path: Path, least: float, dialect: Dialect, formulas: bool = False) -> int:
+    """Print the class, the probabilities and the novelty of every row of a file, as CSV.
+
+    A class that a spreadsheet would take for a formula has an apostrophe before it, unless `formulas` are wanted.
+    """
     model = FlyNNClassifier.load(model_path)
     schema = model.model_.schema
     features = _names_of(model.model_)
@@ -130,6 +134,7 @@ def predict(model_path: str, path: Path, least: float, dialect: Dialect) -> int:
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow(["class", *(f"p({label})" for label in classes), "novelty"])
+    classes = [cell(label) if isinstance(label, str) and not formulas else label for label in classes]
     for batch in file.batches():
         X = _input(batch, file.names, file.is_named, schema)
         if not len(batch.columns[0]):

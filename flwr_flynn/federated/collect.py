@@ -14,12 +14,13 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._text import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Arrivals
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
 from flwr_flynn.federated.request import Request, S
-from flwr_flynn.federated.roster import Member, Roster, clean
+from flwr_flynn.federated.roster import Member, Roster
 
 
 @dataclass

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from flwr_flynn._text import clean
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Disclosure, SentArray
@@ -45,7 +46,6 @@ from flwr_flynn.federated.protocol import (
     Scalar,
 )
 from flwr_flynn.federated.request import Request, request_of
-from flwr_flynn.federated.roster import clean
 from flwr_flynn.federated.run_spec import announced_names
 
 

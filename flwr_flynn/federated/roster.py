@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError
 
@@ -227,24 +227,3 @@ class Failures:
             reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {first})"
         reasons = dict.fromkeys(unanswered, reason) | self.named
         return {cid: clean(text, 200, ends=True) for cid, text in reasons.items()}
-
-
-def clean(text: object, longest: int, ends: bool = False) -> str:
-    """A party's text as one short line that can be printed: no control or direction characters.
-
-    `ends`: of a longer text the beginning and the end, where a traceback has its cause.
-
-    >>> clean("Basel\\n[ERROR] \\u202eall is lost", longest=20)
-    'Basel [ERROR] all i…'
-    >>> clean("Traceback of an error:\\n  in line 7\\nValueError", longest=20, ends=True)
-    'Tra … e 7 ValueError'
-    """
-    if not isinstance(text, str):
-        return ""
-    # Unicode's categories C (control, format, surrogates, unassigned) and Z (separators); cut first, it may be huge.
-    shown = (" " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c for c in text[: 4 * longest])
-    line = " ".join("".join(c for c in shown if unicodedata.category(c)[0] != "C").split())
-    if len(line) <= longest:
-        return line
-    tail = clean(text[-4 * longest :], 4 * longest)[-2 * longest // 3 :] if ends else ""
-    return f"{line[: longest - len(tail) - 3]} … {tail}" if tail else line[: longest - 1] + "…"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import __version__
+from flwr_flynn._text import clean
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
@@ -26,7 +27,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Member, Roster, clean, missing_text
+from flwr_flynn.federated.roster import Failures, Member, Roster, missing_text
 from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._text import clean
 from flwr_flynn.app.data.csv_texts import NotTaken, chunks, header_of
 from flwr_flynn.app.data.dialect import Dialect, detected
 from flwr_flynn.app.data.held_out import HeldOut, keys_of_texts
@@ -126,7 +127,7 @@ class CsvFile(TableFile):
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         forms = ", ".join(sorted({typed.date_format for typed in self._typed if typed.kind == "date"} - {""}))
-        return f"{self.name}: {self.dialect}; {super().described()}{f'; dates as {forms}' if forms else ''}"
+        return f"{clean(self.name, 200)}: {self.dialect}; {super().described()}{f'; dates as {forms}' if forms else ''}"
 
 
 def _n_unfit(facts: ColumnFacts) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._text import clean
 from flwr_flynn.app.data.csv_file import CsvFile
 from flwr_flynn.app.data.csv_texts import header_of
 from flwr_flynn.app.data.dialect import Dialect, detected
@@ -76,7 +77,7 @@ class ArrayFile(TableFile):
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
-        return f"{self.name}: {super().described()}"
+        return f"{clean(self.name, 200)}: {super().described()}"
 
 
 def opened(

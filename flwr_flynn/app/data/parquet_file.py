@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.layout import Layout
@@ -121,7 +122,7 @@ class ParquetFile(TableFile):
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
-        return f"{self.name}: Parquet; {super().described()}"
+        return f"{clean(self.name, 200)}: Parquet; {super().described()}"
 
 
 def _is_taken(kind: Any) -> bool:

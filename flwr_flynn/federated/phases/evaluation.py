@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._text import clean
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
@@ -47,7 +48,7 @@ from flwr_flynn.federated.protocol import (
     refusing,
 )
 from flwr_flynn.federated.request import Request, RunRequest, register
-from flwr_flynn.federated.roster import Member, clean
+from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.model.class_prior import predicted
