@@ -1,8 +1,8 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
-"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`, which
-parties use where their columns differ beyond chance, and "FlyNN thorough" the same with a Gram matrix (`effort`), in
-two more exchanges. In every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
+"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties), and "FlyNN
+thorough" the same with a Gram matrix (`effort`), in two more exchanges. They must have the SHA-256 of the model of the
+pooled samples.
 "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and scoring by default; the details
 show the SHA-256 of its counts and of those of the pooled samples.
 
@@ -53,7 +53,6 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate as federate_in_process
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.run import Run
 from flwr_flynn.model.class_prior import is_better, log_frequencies, smoothing
 from simulations import gradients, runner
 from simulations import noniid_plots as plots
@@ -165,25 +164,14 @@ def committee(parts: Parts, given: dict[str, Any]) -> Row:
     """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
     plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", **given)
-    options = RunOptions(plan, range(parts.n_classes), n_parties, align=True)
+    options = RunOptions(plan, range(parts.n_classes), n_parties)
     run = federate_in_process(options, parts.parties(min_examples=1))
-    model, all_classes = run.model.model_, set(train.y) == set(range(parts.n_classes))
-    if all_classes and not model.aligned and model.sha256() != _pooled(train, given):
+    model, all_classes = run.model, set(train.y) == set(range(parts.n_classes))
+    if all_classes and model.model_.sha256() != _pooled(train, given):
         raise AssertionError("the parties' model is not that of the pooled samples")
-    copies = [_copy(run, share) for share in parts.shares]
-    shared = [own.predict(share.X_test) for own, share in zip(copies, parts.shares, strict=True) if len(share.y_test)]
-    predicted = np.concatenate([np.zeros(0, np.int64), *shared])
-    scores = _scores(parts, predicted, lambda i: _personalized(copies[i], parts.shares[i]))
+    scores = _scores(parts, model.predict(parts.pooled.X_test), lambda i: _personalized(model, parts.shares[i]))
     up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
     return scores | _bytes(up, down, n_parties, 0) | {"rounds": run.num_rounds}
-
-
-def _copy(run: Run, share: Share) -> FlyNNClassifier:
-    """A party's copy of the model: with its alignment, if the model is of aligned samples."""
-    model, reference = run.model.model_, run.state.run_spec.reference
-    if model.aligned and reference is not None and len(share.y):
-        model = replace(model, alignment=reference.alignment(share.X, share.y))
-    return FlyNNClassifier.from_model(model)
 
 
 _POOLED: dict[Any, str] = {}

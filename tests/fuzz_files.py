@@ -171,9 +171,8 @@ class Files:
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
         paired = replace(FlyNNClassifier.from_counts(SPEC, COUNTS[3], ["a", "b", "c"]).model_, gram=READ)
-        for aligned in (False, True):
-            FlyNNClassifier.from_model(replace(paired, aligned=aligned)).save(folder / "paired.npz")
-            self.models.append((folder / "paired.npz").read_bytes())
+        FlyNNClassifier.from_model(paired).save(folder / "paired.npz")
+        self.models.append((folder / "paired.npz").read_bytes())
         self.federations = []
         one, two = ([CountsOfSpecs((each,)) for each in some] for some in (COUNTS, RELEASES))
         runs: list[tuple[RunSpec, list[CountsOfSpecs], str]] = [
@@ -260,7 +259,7 @@ class Files:
         for name in ("run_spec", "totals", "members", "phase", "max_members", "is_selected", "is_thorough"):
             assert getattr(again, name) == getattr(federation, name)
         assert again.shared.sha256() == federation.shared.sha256()
-        assert again.shared.prior is again.shared.alignment is None
+        assert again.shared.prior is None
         assert again.shared.guarantee == again.run_spec.guarantee
 
     # ---- a party's ledger of private answers

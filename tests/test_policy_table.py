@@ -18,7 +18,7 @@ pytest.importorskip("dp_accounting")
 GRAM = {"gram", "gram evaluation"}
 SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
-OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
+OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
 PRIVATE = {"noisy", "noisy refinement", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records."""
 

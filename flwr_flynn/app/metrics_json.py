@@ -71,7 +71,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if strategy.selection is None else strategy.selection.to_dict(),
         "groups": groups(run),
-        "alignment": alignment(run),
         "refinement": refinement(run),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
@@ -136,19 +135,6 @@ def groups(run: Run) -> dict[str, Any] | None:
         "samples": len(y),
         "accuracy": float((model.scores(X).argmax(axis=1) == run.state.run_spec.codes(y)).mean()),
     }
-
-
-def alignment(run: Run) -> dict[str, Any] | None:
-    """Parties whose columns were aligned, and leave-one-out without and with it; None in a run without alignment."""
-    columns, is_used = run.state.results.get("aligned columns"), run.model.model_.aligned
-    if not (run.options.align or is_used):
-        return None
-    selection = run.state.results.get("selection")
-    n_aligned, accuracies = run.state.run_spec.n_aligned, None
-    if selection is not None and selection.accuracies and 0 < n_aligned < len(run.state.run_spec.specs):
-        best = [max(each) for each in selection.accuracies]
-        accuracies = max(best[:-n_aligned]), max(best[-n_aligned:])
-    return {"parties": None if columns is None else columns.n_aligned, "is_used": is_used, "accuracies": accuracies}
 
 
 def refinement(run: Run) -> dict[str, Any] | None:
@@ -218,8 +204,6 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
         among = [known[member.name] for member in after.members if member.name in known]
     # Counts of some of the parties cannot be the pooled counts.
     complete = config.action != "train" or len(strategy.parties) == (parties if numbers is None else len(numbers))
-    if model.aligned:  # samples of each party are aligned, so that there is no pool of samples
-        return {"equal": None}
     raw, codes = datasets.pooled_training(config, parties, among)
     X = raw if model.schema is None else model.schema.encode(raw)
     counts = [ClassCounts.from_data(each.hash, X, codes, len(model.classes), n_jobs=-1) for each in model.members]
@@ -248,16 +232,14 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         "gram": options.gram_rows(n_examples, run_spec.spec.n_features) if options.has_gram else 0,
         "min_parties": 1,
         "secure_bound": None,
-        "align": False,
         "max_examples_per_party": None,
         "on_phase": None,
     }
     if options.plan is None or run_plan.config.min_examples == 1:
         return replace(options, **alone)
-    specs = run_spec.specs[: len(run_spec.specs) - run_spec.n_aligned]
-    plain = RunSpec(specs, run_spec.classes, feature_names=run_spec.feature_names)
+    plain = RunSpec(run_spec.specs, run_spec.classes, feature_names=run_spec.feature_names)
     scoring = given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)
-    zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in specs]
+    zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in plain.specs]
     begun = Federation(plain, model_of_members(plain, zeros), (), "counts", options.max_members, is_selected=False)
     names: dict[str, Any] = {"learn_schema": False, "feature_names": run_spec.feature_names}
-    return replace(options, **alone, **names, spec=specs, federation=begun, purpose="resume")
+    return replace(options, **alone, **names, spec=plain.specs, federation=begun, purpose="resume")

@@ -243,8 +243,6 @@ class RunConfig(
         if self.secure:
             if self.nodes_at_a_time:
                 raise self.refused("nodes_at_a_time", "0 with secure = true")
-            if self.align:
-                raise self.refused("align", "false with secure = true")
             if self.is_private and not self.honest_parties:
                 raise self.refused("honest_parties", "the parties that share one noise with secure = true and epsilon")
             if self.honest_parties and not (self.is_private and self.delta):
@@ -262,7 +260,7 @@ class RunConfig(
         if self.groups:
             self._require_unscaled("groups, as any party can spoil histograms of columns")
             self._require_none("gram", f"0 with groups: {NO_GRAM}")
-            for name in ("align", "epsilon", "secure"):
+            for name in ("epsilon", "secure"):
                 self._require_none(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():

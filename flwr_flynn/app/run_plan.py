@@ -153,7 +153,6 @@ def _strategy(
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
         gram=config.gram or None,
-        align=config.align and saved is None,
         groups=config.groups,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         group_column=config.group_column,

@@ -234,11 +234,6 @@ class ScoringSettings(RunSettings):
         high=MOST_ROWS,
         fixed_by_federation=("evaluate",),
     )
-    align: bool = setting(
-        False,
-        "align the columns of parties whose instruments differ, if leave-one-out over all parties decides so; only "
-        'with `scaling="auto"`, in a new federation, and not with `secure`',
-    )
     class_prior: bool = simulated(
         True, "simulated parties may use their own class prior; deployed ones have the node setting"
     )

@@ -30,7 +30,6 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule
@@ -122,8 +121,8 @@ class Federation:
         A refined model, and one with a Gram matrix, goes back to the counts.
         """
         run, n = self.run_spec, self.run_spec.n_classes + len(more)
-        if not run.is_plain or run.n_aligned or self.phase:
-            expected = "none but in a finished federation of exact counts, without secure sums and aligned columns"
+        if not run.is_plain or self.phase:
+            expected = "none but in a finished federation of exact counts, without secure sums"
             raise ConfigError("new_classes", expected, len(more))
         run = replace(run, classes=(*run.classes, *more))
         parts = tuple(replace(each, counts=each.counts.with_classes(n)) for each in self.shared.members)
@@ -177,8 +176,6 @@ class Federation:
             "thorough": self.is_thorough,
             "members": [{name: _kept(member)[name] for name in _KEPT} for member in self.members],
         }
-        if run.reference is not None:
-            roster |= {"n_aligned": run.n_aligned, "reference": run.reference.data.hex()}
         model_file.write(path, self.shared, extra=roster)
 
     @classmethod
@@ -187,27 +184,22 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            expected = _ROSTER | ({"n_aligned", "reference"} if "reference" in roster else set())
-            if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
+            if "reference" in roster:  # of a run of 0.8 that stopped before its selection
+                raise ModelFileError("reference", "none: alignment is gone, train anew", "one")
+            if set(roster) != _ROSTER or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
-            alignment: tuple[Any, ...] = ()
-            if "reference" in roster:
-                data = bytes.fromhex(roster["reference"])
-                alignment = roster["n_aligned"], Reference(len(classes), specs[0].n_features, data)
-            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names, *alignment)
+            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names)
             if roster["mode"] != run.mode:
                 raise ModelFileError("mode", f"{run.mode} with this mechanism and bound", str(roster["mode"])[:40])
-            if model.aligned != (run.n_aligned == len(specs)):
-                raise ModelFileError("n_aligned", "all specs of a model of aligned samples", run.n_aligned)
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             members = [_member(member, len(classes)) for member in roster["members"]]
             rest = [roster[name] for name in ("phase", "max_members", "selected", "thorough")]
-            # Prior and alignment are a party's own, and the guarantee follows from the mechanism: none from a file.
-            model = replace(model, prior=None, alignment=None, guarantee=run.guarantee)
+            # The prior is a party's own, and the guarantee follows from the mechanism: neither from a file.
+            model = replace(model, prior=None, guarantee=run.guarantee)
             return cls(run, model, members, *rest)
 
 

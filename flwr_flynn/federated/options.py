@@ -64,7 +64,6 @@ class RunOptionsDict(TypedDict, total=False):
     group_column: str
     accept_failures: bool
     gram: int | None
-    align: bool
     groups: int
     trusted: tuple[Any, Any] | None
     group_seed: str | None
@@ -129,10 +128,6 @@ class RunOptions:
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
         0: none. Default: by the `effort` of a `HashPlan`.
-    align : bool, default=False
-        Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
-        `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties evaluate the model, and without
-        `secure_bound`. Parties join a saved run as it was decided.
     groups : int, default=0
         Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
         worse on the `trusted` samples, see `federated.groups`. The server holds a sum for each group. Only with exact
@@ -168,7 +163,6 @@ class RunOptions:
     group_column: str = ""
     accept_failures: bool = True
     gram: int | None = None
-    align: bool = False
     groups: int = 0
     trusted: tuple[Any, Any] | None = field(default=None, repr=False)
     group_seed: str | None = field(default=None, repr=False)
@@ -197,7 +191,7 @@ class RunOptions:
         if self.fraction_evaluate is None:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
         number("fraction_evaluate", self.fraction_evaluate, 0, 1)
-        for name in ("distribute", "accept_failures", "align", "learn_schema"):
+        for name in ("distribute", "accept_failures", "learn_schema"):
             boolean(name, getattr(self, name))
         for name, most in (("groups", MOST_GROUPS), ("gram", MOST_ROWS)):
             if name != "gram" or self.gram is not None:
@@ -232,7 +226,6 @@ class RunOptions:
             expected = "0 where hashes follow from histograms of the columns, which a party can spoil"
             yield "groups", self.plan is not None, expected
             yield "groups", len(run.specs) > 1, "0 with several specs, as groups are judged by one"
-            yield "groups", run.n_aligned > 0, "0 with aligned samples, as the server's are not"
             yield "groups", not run.is_plain, f"0 with {run.mode} counts, which are judged in clear"
             yield "groups", bool(self.gram), f"0 with gram: {NO_GRAM}"
             yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
@@ -244,9 +237,6 @@ class RunOptions:
         elif self.has_gram:
             expected = "effort quick or default, or gram 0, where parties evaluate no model"
             yield "spec", not self.is_evaluated, expected
-        is_alignable = self.selects and self.plan is not None and self.secure_bound is None
-        expected = "False, but in clear for a plan of scaling auto that parties choose from"
-        yield "align", self.align and not is_alignable, expected
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
@@ -261,10 +251,7 @@ class RunOptions:
         if self.mechanism is not None and self.plan is not None:
             raise ConfigError("spec", "no scaling by histograms of columns with noisy counts", self.plan.scaling)
         specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
-        alignment: tuple[Any, ...] = ()
-        if self.federation is not None:
-            alignment = self.federation.run_spec.n_aligned, self.federation.run_spec.reference
-        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names, *alignment)
+        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if run.is_secure and self.purpose != "evaluate":

@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.evaluation_result import Evaluation
 from flwr_flynn.federated.forecast import forecast
-from flwr_flynn.federated.phases.columns import AlignedColumns, Columns
+from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
@@ -148,8 +148,6 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
         spec = run.state.run_spec
         n_columns = len(spec.feature_names.columns) if isinstance(spec.feature_names, Schema) else spec.spec.n_features
         return f"{n_columns} columns, {spec.spec.n_features} numbers a row ({answers})"
-    if isinstance(found, AlignedColumns):
-        return f"{answers}; {found.n_aligned} align their columns"
     if isinstance(found, Selection):
         compared = "not compared" if found.accuracy is None else f"best leave-one-out {found.accuracy:.4f}"
         chosen = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices)

@@ -221,7 +221,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
         are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `mechanism`, `federation`,
         `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`, `accept_failures`,
-        `gram`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
+        `gram`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
 
     Raises
     ------

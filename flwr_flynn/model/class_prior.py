@@ -126,7 +126,7 @@ def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_gram: bool)
     most, sizes = max(member.spec.hash_nnz for member in model.members), model.members[0].counts.n_per_class
     batch = HELD // most if model.gram is None else min(HELD // most, _PART // len(model.classes))
     for rows in batches(len(y), max(1, batch)):
-        inputs = model.inputs(X[rows])
+        inputs = X[rows]
         odds = None
         if model.gram is not None:  # in the order of the blocks: the only samples of their classes are the last
             order = np.argsort(sizes[y[rows]] == 1, kind="stable")

@@ -278,8 +278,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         fields = [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]
         if fields:
             raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
-        if self.model_.aligned != other.model_.aligned:
-            raise DataError("merge", "both models of aligned samples, or none", "one")
         if self.model_.schema != other.model_.schema:
             raise DataError("merge", "equal schemas", "schemas that differ")
         for name in ("classes_", "feature_names_in_")[: 2 - (self.model_.schema is not None)]:
@@ -305,7 +303,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
 
     def _change(self, X: Any, codes: npt.NDArray[np.int64], combine: Callable[[Any, Any], Any]) -> None:
         """Add the statistics of samples, or take them out."""
-        samples, gram = (self.model_.inputs(X), codes, len(self.classes_), self.n_jobs), self._gram
+        samples, gram = (X, codes, len(self.classes_), self.n_jobs), self._gram
         counts = [combine(each.counts, ClassCounts.from_data(each.hash, *samples)) for each in self.model_.members]
         if gram is not None:
             gram = gram.changed(combine(gram.sums, GramMatrix.from_data(gram.scoring.specs, *samples)))

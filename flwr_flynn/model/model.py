@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from flwr_flynn._validation import boolean, number
+from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
@@ -115,13 +114,8 @@ class Model:
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. All else is
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
-    aligned : bool, default=False
-        True if parties aligned the samples that were counted, see `model.alignment`.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
-    alignment : Alignment, optional
-        Of an aligned model the alignment of one party, whose samples it is for. Without it columns are taken as they
-        are, as those of the federation on average. Like the prior it is no part of `sha256`.
 
     Raises
     ------
@@ -143,8 +137,6 @@ class Model:
     guarantee: str | None = None
     refined: Weights | None = None
     prior: Scores | None = None
-    aligned: bool = False
-    alignment: Alignment | None = None
     gram: GramScoring | None = None
 
     def __post_init__(self) -> None:
@@ -179,10 +171,6 @@ class Model:
             object.__setattr__(self, "refined", checked_weights(self.refined, (members[0].spec.hash_dim, n_classes)))
         if self.prior is not None:
             object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
-        boolean("aligned", self.aligned, DataError)
-        if self.alignment is not None and not (self.aligned and len(self.alignment.gain) == n_features):
-            got = f"one of {len(self.alignment.gain)}" if self.aligned else "one of a model that is not aligned"
-            raise DataError("alignment", f"one of {n_features} features", got)
         if self.gram is not None:
             shape = self.gram.specs[0].n_features, len(self.gram.bias)
             if shape != (n_features, n_classes):
@@ -225,13 +213,8 @@ class Model:
         scores = self.shared_scores(X, n_jobs)
         return scores if self.prior is None else self.posterior(scores, self.prior)
 
-    def inputs(self, X: Any) -> Any:
-        """Samples as they are hashed: aligned, if the model has an alignment."""
-        return X if self.alignment is None else self.alignment.applied(X)
-
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Scores of samples, (n, L), by the shared part: without the prior."""
-        X = self.inputs(X)
         scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
         return scores if self.gram is None else self.joined(scores, self.gram.log_odds(X, n_jobs))
 
@@ -319,7 +302,6 @@ class Model:
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
-        X = self.inputs(X)
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
@@ -333,7 +315,7 @@ class Model:
         return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
-        """SHA-256 over the shared part, all but prior and alignment; the same for equal models everywhere."""
+        """SHA-256 over the shared part, all but the prior; the same for equal models everywhere."""
         facts: dict[str, Any] = {
             "members": [
                 [member.counts.sha256(), member.scoring.rule, member.scoring.decay, member.scoring.temperature]
@@ -345,8 +327,6 @@ class Model:
         }
         if self.refined is not None:
             facts["refined"] = weights_sha256(self.refined)
-        if self.aligned:
-            facts["aligned"] = True
         if self.gram is not None:
             facts["gram"] = self.gram.sha256()
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()

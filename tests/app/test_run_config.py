@@ -166,7 +166,6 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         *(({**more, "gram": 64}, "gram") for more in ({"epsilon": 1.0}, PRIVATE_AND_SECURE, EVALUATE)),
         # secure sums
         ({"secure": True}, "max-examples"),
-        ({**SECURE, "align": True}, "align"),
         ({**SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
         ({**SECURE, "epsilon": 1.0, "delta": 1e-5}, "honest-parties"),
         *(({**more, "honest-parties": 3}, "honest-parties") for more in ({}, SECURE, {"epsilon": 1.0})),
@@ -177,7 +176,6 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         ({**GROUPS, "groups": 257}, "groups"),
         ({**GROUPS, "scaling": "auto"}, "scaling"),
         ({**GROUPS, "gram": 64}, "gram"),
-        ({**GROUPS, "align": True}, "align"),
         ({**GROUPS, "epsilon": 1.0}, "epsilon"),
         ({**GROUPS, **SECURE}, "secure"),
         ({**GROUPS, "action": "withdraw", "federation": "f.npz"}, "groups"),

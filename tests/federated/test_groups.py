@@ -20,16 +20,11 @@ from flwr_flynn.federated.groups import MOST_GROUPS, GroupedCounts, Grouping, Ju
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
-from tests.fakes import federation_of
 from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, NAMES, TRAINING, Exchange, X, options_for, sha256, shares
 from tests.raising import raises
 
@@ -300,7 +295,6 @@ def test_a_member_leaves_a_sum_that_was_made_of_groups() -> None:
         (AUTO, {}, "groups"),
         (GRID, {}, "groups"),
         (SPEC, {"gram": 16}, "groups"),
-        (SPEC, {"align": True}, "align"),
         (SPEC, {"mechanism": LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)}, "groups"),
         (SPEC, {"secure_bound": 64, "min_parties": 3}, "groups"),
     ],
@@ -315,19 +309,6 @@ def test_groups_are_for_parties_that_come(purpose: str) -> None:
     federation = federate(RunOptions(**options_for(SPEC)), [party_of(**p) for p in parts(liars=())]).federation("a")
     with raises(ConfigError, field="groups"):
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose=purpose))
-
-
-def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
-    run = RunOptions(**options_for(SPEC)).run_spec
-    array = np.array([count(part).array for part in parts(liars=())]).sum(axis=0)
-    counts = ClassCounts(array, hash_nnz=SPEC.hash_nnz, spec_fingerprint=run.hasher.fingerprint)
-    columns = ColumnHistograms.from_data(X, np.searchsorted(NAMES, LABELS), 3)
-    aligned = replace(run, n_aligned=1, reference=Reference.of(columns))
-    member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
-    federation = federation_of(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
-    with raises(ConfigError, field="groups"):
-        RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose="join"))
-    RunOptions(**options_for(SPEC, federation=federation, purpose="join"))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,6 @@ def test_options_are_values() -> None:
         ({"fraction_evaluate": 0, "gram": 16}, "gram"),
         ({"fraction_evaluate": 0, "distribute": True, "gram": 16}, "gram"),
         *(({"gram": rows}, "gram") for rows in (-1, 1, 15, 4097, 16.0, True, "16")),
-        ({"secure_bound": 256, "min_parties": 3, "spec": HashPlan(4, 3, scaling="auto"), "align": True}, "align"),
         ({"secure_bound": 3, "min_parties": 3}, "bound"),
         ({"secure_bound": 256, "min_parties": 2}, "min_parties"),
         ({"secure_bound": 256, "mechanism": NOISE, "min_parties": 3}, "mechanism"),

@@ -46,7 +46,6 @@ def names(**changes: Any) -> list[str]:
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
         ({"spec": AUTO}, "columns counts selection evaluation"),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
-        ({"spec": AUTO, "align": True}, "columns aligned-columns counts selection evaluation"),
         (
             {"spec": AUTO, "secure_bound": 256, "min_parties": 3},
             f"{BINS} columns counts selection secure-evaluation evaluation",

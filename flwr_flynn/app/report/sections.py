@@ -144,9 +144,6 @@ def _tried(report: Report) -> Parts:
         else:
             of = f"leave-one-out accuracy {figure(gram['accuracy'])}, weight {figure(gram['share'])}"
             said.append(f"Gram matrix: {count(gram['rows'], 'row')}, {of}.")
-    if alignment := report["alignment"]:
-        used = "is" if alignment["is_used"] else "is not"
-        said.append(f"Alignment of the parties' columns {used} used.")
     if groups := report["groups"]:
         gone = f"{len(groups['left_out'])} of {count(len(groups['groups']), 'group')} left out"
         said.append(f"Groups of parties: {gone}; accuracy {figure(groups['accuracy'])} on the server's samples.")

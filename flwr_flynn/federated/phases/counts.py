@@ -110,11 +110,11 @@ class CountsRequest(ExactCountsRequest):
 
     def counted(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
         """Counts of the party's samples, or of those `before` their change, and the number of samples."""
-        inputs, codes = party.inputs(self.run, before)
+        X, codes = party.inputs(self.run, before)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = tuple(
             ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
-            for hasher, X in zip(self.run.hashers, inputs, strict=True)
+            for hasher in self.run.hashers
         )
         return CountsOfSpecs(counts), counts[0].n_examples
 

@@ -32,7 +32,7 @@ from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import evaluation_of
+from tests.fakes import config_of, evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
 from tests.raising import raises
 
@@ -427,6 +427,17 @@ def test_results_of_a_secure_sum_do_not_leave_in_clear() -> None:
     clear = SecureEvaluationRequest(RUN, REQUEST.model)
     party = party_of(X, LABELS, X, LABELS, secure=True)
     assert refusal(clear, party, {}).startswith("bound: expected the bound of a secure sum")
+
+
+def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation() -> None:
+    seen = []
+    for rows in (slice(0, 150), slice(0, 60), slice(50, 110)):  # of other class frequencies
+        party = party_of(X[rows], LABELS[rows], X, LABELS, secure=True, evaluates=True)
+        answer = party.answer(config_of(REQUEST), REQUEST.arrays())
+        assert REFUSED not in answer.metrics
+        seen.append([matrix.tolist() for matrix in answer.arrays])
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == 3  # one matrix, histograms and sums
 
 
 # ---- histograms of scores
