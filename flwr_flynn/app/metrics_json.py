@@ -18,7 +18,6 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
-from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
 from flwr_flynn.federated.run import Run
@@ -70,7 +69,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "columns": columns and {"examples": columns.histograms.n_examples, "missing": columns.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if strategy.selection is None else strategy.selection.to_dict(),
-        "groups": groups(run),
         "refinement": refinement(run),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
@@ -118,23 +116,6 @@ def _schema(run: Run) -> dict[str, Any] | None:
     left_out, missing = ({}, {}) if learned is None else (learned.left_out, learned.missing)
     is_learned = learned is not None
     return {**schema.to_dict(), "is_learned": is_learned, "left_out": left_out, "missing": missing}
-
-
-def groups(run: Run) -> dict[str, Any] | None:
-    """Groups of parties, groups left out, and accuracy on the samples that decided; None in a run without groups."""
-    grouping, total, trusted = run.options.grouping, run.state.results.get("counts"), run.options.trusted
-    if grouping is None or trusted is None or not isinstance(total, GroupedCounts):
-        return None
-    model, (X, y) = run.model.model_, trusted
-    return {
-        "seed": grouping.seed,
-        "n_groups": grouping.n_groups,
-        "groups": sorted(total.groups),
-        "left_out": sorted(total.left_out),
-        "parties_left_out": [str(member) for member in run.left_out],
-        "samples": len(y),
-        "accuracy": float((model.scores(X).argmax(axis=1) == run.state.run_spec.codes(y)).mean()),
-    }
 
 
 def refinement(run: Run) -> dict[str, Any] | None:
@@ -199,7 +180,7 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     """Digest of the counts of the pooled training samples, and equality of counts and model; None: not comparable."""
     config, strategy, model = run_plan.config, run_plan.strategy, run_plan.strategy.model.model_
     numbers, among = config.party_numbers(), None  # None: all parties
-    if config.action != "train" or numbers is not None or strategy.run.left_out:
+    if config.action != "train" or numbers is not None:
         known = {f"party-{party}": party for party in range(parties)}
         among = [known[member.name] for member in after.members if member.name in known]
     # Counts of some of the parties cannot be the pooled counts.
@@ -209,7 +190,7 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     counts = [ClassCounts.from_data(each.hash, X, codes, len(model.classes), n_jobs=-1) for each in model.members]
     pooled = counts_sha256([replace(each, counts=found) for each, found in zip(model.members, counts, strict=True)])
     found = {"pooled": pooled, "equal": pooled == counts_sha256(model.members) if complete else None}
-    if config.action != "train" or strategy.run.options.grouping is not None:
+    if config.action != "train":
         return found
     results = {name: result for name, result in strategy.run.state.results.items() if name != "evaluation"}
     if not complete or any(getattr(result, "missing", None) for result in results.values()):

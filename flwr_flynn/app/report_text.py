@@ -57,10 +57,6 @@ def _party_rows(report: Report) -> list[Row]:
         rows.append((f"  updated: {each['party']}", f"{before['examples']} > {now['examples']} samples; {digests}"))
     if report["action"] != "train":
         rows.append(("parties in all", f"{len(report['federation'])}"))
-    if groups := report["groups"]:
-        shown = f"{len(groups['left_out'])} of {len(groups['groups'])}"
-        rows.append(("groups left out", f"{shown}; accuracy {groups['accuracy']:.4f} on the server's samples"))
-        rows += _reasons("left out", dict.fromkeys(groups["parties_left_out"], "its group makes the model worse"))
     return rows
 
 

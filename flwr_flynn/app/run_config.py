@@ -26,7 +26,6 @@ from flwr_flynn.app.run_settings import (
     simulated,
 )
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
-from flwr_flynn.federated.groups import MOST_GROUPS, NO_GRAM
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.scattering import WHITE
 
@@ -76,21 +75,6 @@ class FederationSettings(RunSettings):
         "0: `min-available`. With `join`, `withdraw` and `update` parties that must join, leave or change, 0: one",
         low=0,
     )
-    groups: int = setting(
-        0,
-        "most random groups of parties whose counts are summed apart; groups that make the model worse on the samples "
-        "in `trusted` are left out. 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
-        "`center` and `scale`. Not with `epsilon` or `secure`",
-        low=0,
-        high=MOST_GROUPS,
-        fixed_by_federation=("withdraw", "evaluate"),
-    )
-    trusted: str = setting(
-        "",
-        "`groups`: the server's own `.csv`, `.parquet` or `.npz` file of labelled samples, some of every class; its "
-        "label column is `label` (CSV, Parquet) or `y` (NPZ)",
-        needs=("groups",),
-    )
     feature_names: str = _deployed(
         "",
         "deployment: names of the features, with commas between, or a JSON list: each party reads these columns of its "
@@ -122,8 +106,6 @@ class FederationSettings(RunSettings):
         super().check()
         if self.min_available and self.min_parties > self.min_available:
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
-        if self.groups and not self.trusted:
-            raise self.refused("trusted", "a file of labelled samples with groups", "none")
         if self.action == "train" and self.new_classes:
             raise self.refused("new_classes", "none with action = train, which has classes")
         if self.action != "train" and not self.federation:
@@ -255,25 +237,15 @@ class RunConfig(
         if self.effort == "thorough" and (self.resolved().scaling != "auto" or self.evaluate == "false"):
             raise self.refused("effort", "quick or default where parties evaluate no committee")
         if self.is_private:
-            self._require_unscaled("epsilon, which covers no histograms of columns")
-            self._require_none("gram", "0 with epsilon")
-        if self.groups:
-            self._require_unscaled("groups, as any party can spoil histograms of columns")
-            self._require_none("gram", f"0 with groups: {NO_GRAM}")
-            for name in ("epsilon", "secure"):
-                self._require_none(name, "none with groups")
+            if self.scaling not in ("default", "none"):
+                given = "epsilon, which covers no histograms of columns (give center and scale, or ranges)"
+                raise self.refused("scaling", f"none with {given}", self.scaling)
+            if self.gram:
+                raise self.refused("gram", "0 with epsilon")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
                 raise self.refused(row.name, expected)
-
-    def _require_none(self, name: str, expected: str) -> None:
-        if getattr(self, name):
-            raise self.refused(name, expected)
-
-    def _require_unscaled(self, setting: str) -> None:
-        if self.scaling not in ("default", "none"):
-            raise self.refused("scaling", f"none with {setting} (give center and scale, or ranges)", self.scaling)
 
     def evaluates(self, simulated: bool) -> bool:
         """`evaluate`, with "auto" resolved."""
@@ -282,7 +254,7 @@ class RunConfig(
     def resolved(self) -> RunConfig:
         """These settings, with the values of the preset and of "default" in place."""
         if self.preset != "paper":
-            learns = not (self.is_private or self.is_public or self.groups)
+            learns = not (self.is_private or self.is_public)
             return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
         return replace(self, **given)

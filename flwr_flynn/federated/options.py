@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict
@@ -10,7 +9,6 @@ from typing import Any, Protocol, TypedDict
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.groups import MOST_GROUPS, NO_GRAM, Grouping, Judge
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
@@ -64,9 +62,6 @@ class RunOptionsDict(TypedDict, total=False):
     group_column: str
     accept_failures: bool
     gram: int | None
-    groups: int
-    trusted: tuple[Any, Any] | None
-    group_seed: str | None
     phases: Sequence[PlannedPhase] | None
     on_phase: Callable[[Any], object] | None
 
@@ -128,16 +123,6 @@ class RunOptions:
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
         0: none. Default: by the `effort` of a `HashPlan`.
-    groups : int, default=0
-        Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
-        worse on the `trusted` samples, see `federated.groups`. The server holds a sum for each group. Only with exact
-        counts in clear by one spec, where nothing is learned of the columns, for purposes "train", "join" and "resume";
-        a decay of "auto" is then suggested by the summed counts. 0: no groups.
-    trusted : pair (X, y), optional
-        Labelled samples that the server owns, some of every class; with `groups`.
-    group_seed : str, optional
-        Key by which the groups are drawn, in hexadecimal; by default a new one, unknown to anybody. With the same key
-        and node ids the groups are the same.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
@@ -163,14 +148,9 @@ class RunOptions:
     group_column: str = ""
     accept_failures: bool = True
     gram: int | None = None
-    groups: int = 0
-    trusted: tuple[Any, Any] | None = field(default=None, repr=False)
-    group_seed: str | None = field(default=None, repr=False)
     phases: Sequence[PlannedPhase] | None = None
     on_phase: Callable[[Any], object] | None = None
     run_spec: RunSpec = field(init=False)
-    grouping: Grouping | None = field(init=False, default=None, repr=False)
-    judge: Judge | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -178,10 +158,6 @@ class RunOptions:
         for option, is_violated, expected in self._conflicts():
             if is_violated:
                 raise ConfigError(option, expected, getattr(self, option))
-        if self.groups:
-            seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
-            object.__setattr__(self, "grouping", Grouping(self.groups, seed))
-            object.__setattr__(self, "judge", Judge(self.run_spec, self.trusted))
 
     def _check_values(self) -> None:
         """Check each option by itself, and those that stand for a saved run or a plan."""
@@ -193,11 +169,8 @@ class RunOptions:
         number("fraction_evaluate", self.fraction_evaluate, 0, 1)
         for name in ("distribute", "accept_failures", "learn_schema"):
             boolean(name, getattr(self, name))
-        for name, most in (("groups", MOST_GROUPS), ("gram", MOST_ROWS)):
-            if name != "gram" or self.gram is not None:
-                integer(name, getattr(self, name), least=0, most=most)
-        if self.trusted is not None and not self.groups:
-            raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
+        if self.gram is not None:
+            integer("gram", self.gram, least=0, most=MOST_ROWS)
         one_of("purpose", self.purpose, PURPOSES)
         given_scoring(self.rule, self.decay)
         if (self.federation is None) != (self.purpose == "train"):
@@ -221,14 +194,6 @@ class RunOptions:
         is_noisy = purpose == "update" and self.mechanism is not None
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
         yield "mechanism", is_noisy, expected
-        if self.groups:
-            # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
-            expected = "0 where hashes follow from histograms of the columns, which a party can spoil"
-            yield "groups", self.plan is not None, expected
-            yield "groups", len(run.specs) > 1, "0 with several specs, as groups are judged by one"
-            yield "groups", not run.is_plain, f"0 with {run.mode} counts, which are judged in clear"
-            yield "groups", bool(self.gram), f"0 with gram: {NO_GRAM}"
-            yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
         if self.gram:
             yield "gram", self.mechanism is not None, "0 with noisy counts"
             is_tried = purpose != "evaluate" and self.is_evaluated
@@ -294,9 +259,9 @@ class RunOptions:
 
     @property
     def selects(self) -> bool:
-        """True if the parties' leave-one-out selects among candidates; it is no group's alone."""
+        """True if the parties' leave-one-out selects among candidates."""
         several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
-        return self.is_evaluated and self.mechanism is None and several and not self.groups
+        return self.is_evaluated and self.mechanism is None and several
 
     @property
     def has_members(self) -> bool:

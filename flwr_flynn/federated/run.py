@@ -19,14 +19,13 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.forecast import Traffic
-from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Member, Roster, clean, missing_text
+from flwr_flynn.federated.roster import Failures, Roster, clean, missing_text
 from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
@@ -70,9 +69,7 @@ class Run:
         self.state = RunState(options.run_spec)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
         if options.federation is not None and (self.counting is None or self.needed <= 0):
-            totals = options.federation.totals  # to which late parties are added
-            totals = totals if options.grouping is None else GroupedCounts(totals.parts)
-            self.state = self.state.with_result("counts", totals)
+            self.state = self.state.with_result("counts", options.federation.totals)  # late parties are added to them
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
         self.traffic: dict[str, Traffic] = {}  # likewise
@@ -341,14 +338,6 @@ class Run:
         return totals
 
     @property
-    def left_out(self) -> list[Member]:
-        """Parties that this run counted in a group that is left out of the sum."""
-        total, grouping = self.state.results.get("counts"), self.options.grouping
-        if grouping is None or not isinstance(total, GroupedCounts):
-            return []  # without going through the names of all parties after each phase
-        return [each for each in self.counted.counted if grouping.of(each.node) in total.left_out]
-
-    @property
     def counts(self) -> ClassCounts:
         """The sum for the first member of the model; for the first spec until members are selected."""
         return self.totals.parts[member_indices(self.state, self.options)[0]]
@@ -378,8 +367,7 @@ class Run:
         due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)  # of no samples before it
         if self.due is not None and due != self.due.name:
             state = state.without([due])
-        gone = {member.node for member in self.left_out}
-        members = [replace(m, run=m.run or run) for m in self.counted.members if m.node not in gone]
+        members = [replace(m, run=m.run or run) for m in self.counted.members]
         return federation_of(state, self.options, members, due)
 
 

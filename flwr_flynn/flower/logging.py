@@ -142,8 +142,7 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
     found = run.state.results.get(result.phase.name)
     if result.phase.is_counting:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
-        gone = f"; {len(run.left_out)} in groups that are left out" if run.options.grouping else ""
-        return f"{answers}, {len(run.counted)} in all{enough}{gone}"
+        return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(found, LearnedSchema):
         spec = run.state.run_spec
         n_columns = len(spec.feature_names.columns) if isinstance(spec.feature_names, Schema) else spec.spec.n_features

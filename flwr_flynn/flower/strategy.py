@@ -95,11 +95,6 @@ class BaseStrategy(ABC):
         return self.run.counted.missing
 
     @property
-    def left_out(self) -> list[Member]:
-        """Parties in groups that are left out of the sum, see the option `groups`."""
-        return self.run.left_out
-
-    @property
     def selection(self) -> Any:
         """Spec and scoring selected for the present counts; None before the selection, or without one."""
         return self.run.state.results.get("selection")
@@ -221,7 +216,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
         are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `mechanism`, `federation`,
         `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`, `accept_failures`,
-        `gram`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
+        `gram`, `phases` and `on_phase`.
 
     Raises
     ------

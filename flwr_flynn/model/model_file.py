@@ -124,7 +124,9 @@ def _read_header(archive: zipfile.ZipFile, names: set[str], max_bytes: int) -> t
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
     if header.pop("aligned", False) is not False:  # in files of 0.8
-        raise ModelFileError("aligned", "false: alignment is gone, train on columns standardised at the parties", "true")
+        raise ModelFileError(
+            "aligned", "false: alignment is gone, train on columns standardised at the parties", "true"
+        )
     if set(header) != _HEADER:
         raise ModelFileError("header", ", ".join(sorted(_HEADER)), listed([name[:40] for name in sorted(header)], 8))
     if not isinstance(header["members"], list):

@@ -34,7 +34,6 @@ REPORT: dict[str, Any] = {
     "selection": None,
     "refinement": None,
     "gram": None,
-    "groups": None,
     "specs": [],
     "members": [],
     "traffic": {},
@@ -88,7 +87,6 @@ PRIVACY = {
     "guarantee": "A promise.",
     "notes": ["One."],
 }
-GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out": ["Mallory"]}
 
 
 @pytest.mark.parametrize(
@@ -210,14 +208,6 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
                 "privacy NONE: seeded noise, for simulations; noise of standard deviation 3 at each party",
             ],
             ["not covered"],
-        ),
-        (
-            {"groups": GROUPS},
-            [
-                "groups left out 1 of 2; accuracy 0.5000 on the server's samples",
-                "left out: Mallory its group makes the model worse",
-            ],
-            [],
         ),
     ],
 )

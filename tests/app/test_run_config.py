@@ -142,7 +142,6 @@ def test_lists_that_are_none_are_refused_when_they_are_used(settings: dict[str, 
 
 SECURE = {"secure": True, "max-examples": 100}
 PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, "honest-parties": 4}
-GROUPS = {"groups": 40, "trusted": "mine.npz"}
 EVALUATE = {"action": "evaluate", "federation": "f.npz"}
 
 
@@ -170,16 +169,6 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         ({**SECURE, "epsilon": 1.0, "delta": 1e-5}, "honest-parties"),
         *(({**more, "honest-parties": 3}, "honest-parties") for more in ({}, SECURE, {"epsilon": 1.0})),
         ({**PRIVATE_AND_SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
-        # groups
-        ({**GROUPS, "trusted": ""}, "trusted"),
-        ({**GROUPS, "groups": 0}, "trusted"),
-        ({**GROUPS, "groups": 257}, "groups"),
-        ({**GROUPS, "scaling": "auto"}, "scaling"),
-        ({**GROUPS, "gram": 64}, "gram"),
-        ({**GROUPS, "epsilon": 1.0}, "epsilon"),
-        ({**GROUPS, **SECURE}, "secure"),
-        ({**GROUPS, "action": "withdraw", "federation": "f.npz"}, "groups"),
-        ({**GROUPS, **EVALUATE}, "groups"),
         # a federation that exists
         ({"action": "join"}, "federation"),
         ({"action": "join", "federation": "f.npz", "seed": 3}, "seed"),
@@ -268,7 +257,6 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
         ({"center": "1"}, "none"),
         ({"scale": "2"}, "none"),
         ({"ranges": "0:16"}, "none"),
-        (GROUPS, "none"),
         ({"preset": "paper"}, "none"),
         ({"scaling": "none"}, "none"),
     ],

@@ -21,14 +21,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, message
 from flwr_flynn.app import metrics_json as reports
-from flwr_flynn.app import report_text, run_plan, server_app
+from flwr_flynn.app import run_plan, server_app
 from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
-from flwr_flynn.federated.groups import Grouping
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
@@ -96,9 +95,8 @@ def test_an_unexpected_error_is_told_in_one_line_and_keeps_its_traceback(
     assert "For more information, visit: <https://x>" in found
 
 
-@pytest.mark.parametrize("more", [{}, {"groups": 2, "scaling": "none"}])
 def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
-    more: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def waits(_: Any) -> None:
         raise AssertionError("waited for the parties")
@@ -107,12 +105,9 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
     text.write_text("a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
     monkeypatch.setattr(run_plan, "is_simulated", lambda _: True)
     monkeypatch.setattr(run_plan, "_simulated_parties", waits)
-    kind, name = (ConfigError, "run-config trusted: ") if more else (DataError, "")
     what = "expected finite numbers that float64 holds, got others in 1 of 2 features: number 2 (18 of 18 samples)"
-    expected = f"{name}text.csv: {what}"
-    settings = more | {"trusted" if more else "dataset": str(text), "output-dir": str(tmp_path)}
-    found = streamed(settings, kind, capfd)
-    assert found[0] == found[-1] == f"FAILED: {kind.__name__}: {expected}; in this file: 'town'"
+    found = streamed({"dataset": str(text), "output-dir": str(tmp_path)}, DataError, capfd)
+    assert found[0] == found[-1] == f"FAILED: DataError: text.csv: {what}; in this file: 'town'"
 
 
 def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
@@ -287,58 +282,6 @@ def test_each_failure_is_told_of_its_own_party(is_named: bool, run: Runner) -> N
         assert missing["node 2"].startswith("failed: Traceback: ")
         assert missing["node 2"].endswith("ZeroDivisionError: by none")  # the cause, which comes last
         assert len(missing["node 2"]) <= 200
-
-
-class Lying(Loopback):
-    """A grid on which Mallory gives each class the name of the next, and Ulm tells the truth."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        X, y = points(20)
-        named = np.roll(CLASSES, -1)[[CLASSES.index(label) for label in y]]
-        self.clients[2] = FlyNNClient(X, named, X_test=X, y_test=named, name="Mallory").to_client()
-
-
-@pytest.fixture
-def trusted(run: Runner, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Settings of a run in groups, with one party in each."""
-    run.grid = Lying
-    monkeypatch.setattr("flwr_flynn.federated.options.secrets.token_hex", lambda size: "5e" * size)
-    X, y = points(20)
-    np.savez(run.folder / "trusted.npz", X=X, y=y)
-    return {"groups": 200, "trusted": str(run.folder / "trusted.npz"), "scale": "1"}
-
-
-def test_the_group_of_a_liar_is_left_out_and_named(run: Runner, trusted: dict[str, Any]) -> None:
-    report = run(**trusted)
-    groups, grouping = report["groups"], Grouping(200, "5e" * 16)
-    assert (groups["n_groups"], groups["seed"], groups["samples"]) == (200, "5e" * 16, 20)
-    assert groups["groups"] == sorted(grouping.of(cid) for cid in ("1", "2"))
-    assert groups["left_out"] == [grouping.of("2")]
-    assert groups["parties_left_out"] == ["Mallory"]
-    assert groups["accuracy"] == report["evaluation"]["best_party"]["accuracy"]  # of Ulm, who has the same samples
-    assert {party["name"] for party in report["parties"]} == {"Ulm", "Mallory"}
-    assert report["examples"] == 20
-    assert "groups left out" in report_text.table(report, run.out)
-    saved = Federation.load(run.out / "federation.npz")
-    assert saved.counts.n_examples == 20
-    assert [member.name for member in saved.members] == ["Ulm"]
-
-
-def test_samples_of_the_server_that_cannot_be_used_end_the_run_before_it_begins(
-    run: Runner, trusted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X, y = points(20)
-    np.savez(run.folder / "narrow.npz", X=X[:, :3], y=y)
-    np.savez(run.folder / "odd.npz", X=X, y=np.full(20, "none of them"))
-    np.savez(run.folder / "lacks.npz", X=X)
-    monkeypatch.setattr(Lying, "send_and_receive", None)  # nobody is asked
-    for name in ("narrow.npz", "odd.npz", "lacks.npz", "not there.npz", "digits", "trusted.txt"):
-        with pytest.raises(FlyNNError) as caught:
-            run(**trusted | {"trusted": str(run.folder / name)})
-        assert "trusted" in str(caught.value)
-    with raises(ConfigError, field="run-config memory-limit"):
-        run(**trusted, hash_dim=2**16, memory_limit=1e-3)
 
 
 def test_a_party_of_more_samples_than_allowed_is_not_counted(run: Runner) -> None:

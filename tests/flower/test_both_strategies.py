@@ -166,7 +166,7 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert sorted(map(str, strategy.parties)) == [f"party-{i}" for i in range(4)]
     assert sum(party.examples or 0 for party in strategy.parties) == 120
-    assert (strategy.missing, strategy.left_out) == ({}, [])
+    assert strategy.missing == {}
     assert strategy.selection is run.state.results["selection"]
     assert strategy.evaluation is not None
     X_test, y_test = (np.concatenate([part[name] for part in shares()]) for name in ("X_test", "y_test"))

@@ -116,7 +116,6 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
             "examples": 1900,
             "missing": {},
         },
-        "groups": None,
         "refinement": {"rounds": 24, "missing": {}},
         "gram": None,
         "traffic": {
