@@ -43,15 +43,8 @@ from tests.fuzzing import Decoder, Mutator
 RUN_SEEDS: list[dict[str, Any]] = [
     {row.key: row.default for row in RunConfig.rows()},
     {"epsilon": 1.0, "delta": 1e-5, "center": "8", "min-available": 3, "n-examples": 100},
-    {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "bayes"},
-    {
-        "preset": "paper",
-        "hash-dim": 64,
-        "row-nnz": 2,
-        "hash-nnz": 8,
-        "seed": 2**63 - 1,
-        "partitioner-options": '{"a": [1, 2]}',
-    },
+    {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "novelty"},
+    {"hash-dim": 64, "row-nnz": 2, "hash-nnz": 8, "seed": 2**63 - 1, "partitioner-options": '{"a": [1, 2]}'},
     {"scaling": "auto", "dataset": "synthetic:50,9,5,3", "classes": "1,2,3"},
 ]
 NODE_SEEDS: list[dict[str, Any]] = [

@@ -198,7 +198,7 @@ def request_seeds() -> list[Request[Any]]:
     """A request of every phase, and of every mode."""
     totals = CountsOfSpecs((COUNTS[3],))
     pair = CountsOfSpecs(PAIRS[1])
-    candidates = (ScoringRule("balanced", 0.5), ScoringRule("novelty", 0.0), ScoringRule("bayes", 0.0))
+    candidates = (ScoringRule("balanced", 0.5), ScoringRule("novelty", 0.0))
     scoring = ScoringRule("balanced", 0.5, 1.5)
     return [
         COLUMNS,

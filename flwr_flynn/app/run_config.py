@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flwr_flynn.app.run_settings import (
     LATER,
@@ -28,11 +27,6 @@ from flwr_flynn.app.run_settings import (
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.scattering import WHITE
-
-_PAPER = {"scaling": "none", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
-"""Settings that preset "paper" fixes, with their values."""
-
-_PAPER_DECAY = "0.5"  # unless the run gives one
 
 _MAX_PARTIES = 10**6  # of a simulation
 
@@ -218,10 +212,6 @@ class RunConfig(
 
     def check(self) -> None:
         super().check()
-        if self.preset == "paper":
-            for name, fixed in _PAPER.items():
-                if self.is_given(name) and getattr(self, name) != fixed:
-                    raise self.refused(name, f"{fixed or 'none'} with preset = paper")
         if self.secure:
             if self.nodes_at_a_time:
                 raise self.refused("nodes_at_a_time", "0 with secure = true")
@@ -252,12 +242,10 @@ class RunConfig(
         return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
 
     def resolved(self) -> RunConfig:
-        """These settings, with the values of the preset and of "default" in place."""
-        if self.preset != "paper":
-            learns = not (self.is_private or self.is_public)
-            return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
-        given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
-        return replace(self, **given)
+        """These settings, with the value of `scaling="default"` in place."""
+        if self.scaling != "default":
+            return self
+        return replace(self, scaling="none" if self.is_private or self.is_public else "auto")
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
         """The run's `HashPlan`, of these settings as `resolved`."""

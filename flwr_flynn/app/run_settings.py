@@ -105,11 +105,6 @@ class HashSettings(RunSettings):
 
     group = "hash"
 
-    preset: str = _fixed(
-        "default",
-        "`paper`: raw columns, rows of ones, rule `novelty`, decay 0.5 unless given: one round, nothing to choose",
-        choices=("default", "paper"),
-    )
     scaling: str = _fixed(
         "default",
         "`auto`: six hashes are made from histograms of the columns and counted, and the best by leave-one-out are the "

@@ -140,7 +140,7 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
     run, bound = options.run_spec, options.secure_bound or 0
     n_classes, sizes = run.n_classes, Sizes(bound, bound)
     specs = options.counted_specs(run.specs)
-    n_decays = 1 if options.rule == "bayes" or given_scoring(options.rule, options.decay) else N_DECAYS
+    n_decays = 1 if given_scoring(options.rule, options.decay) else N_DECAYS
     columns = ColumnsRequest(run.spec.n_features, run.classes).fields(sizes)
     n_examples = None if options.plan is None or options.learn_schema else options.plan.n_examples
     n_rows = options.gram or (options.gram_rows(n_examples, run.spec.n_features) if n_examples else 0)

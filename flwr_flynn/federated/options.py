@@ -260,7 +260,7 @@ class RunOptions:
     @property
     def selects(self) -> bool:
         """True if the parties' leave-one-out selects among candidates."""
-        several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
+        several = len(self.run_spec.specs) > 1 or self.decay == "auto"
         return self.is_evaluated and self.mechanism is None and several
 
     @property

@@ -20,13 +20,13 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
+    SUGGESTED_TEMPERATURE,
     Scores,
     ScoringRule,
     add_log_probabilities,
     class_novelty,
     class_scores,
     log_odds,
-    suggest_temperature,
 )
 from flwr_flynn.tables.schema import Schema
 
@@ -82,7 +82,7 @@ class ModelMember:
     def temperature(self) -> float:
         """Temperature of the scoring, or the suggested one where none was chosen."""
         chosen = self.scoring.temperature
-        return suggest_temperature(self.counts, self.scoring.rule) if chosen is None else chosen
+        return SUGGESTED_TEMPERATURE if chosen is None else chosen
 
     @property
     def calibrated(self) -> ScoringRule:
@@ -126,9 +126,9 @@ class Model:
     --------
     >>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
     >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), ScoringRule("bayes", 0.5))
+    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), ScoringRule("novelty", 0.5))
     >>> Model((member,), [True, False]).member.scoring.rule
-    'bayes'
+    'novelty'
     """
 
     members: tuple[ModelMember, ...]
@@ -223,7 +223,7 @@ class Model:
         assert self.gram is not None  # else there is nothing to join
         total, share = np.zeros(scores.shape), self.gram.share
         if len(self.members) == 1:
-            own = log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
+            own = log_odds(scores, self.member.spec.hash_nnz)
             add_log_probabilities(own, self.member.temperature, 1.0, total)
         else:
             total += scores
@@ -254,7 +254,7 @@ class Model:
             if len(self.members) == 1:
                 return scores
             total = np.where(np.isneginf(scores), -np.inf, 0.0) if total is None else total
-            odds = log_odds(scores, member.spec.hash_nnz, member.scoring.rule)
+            odds = log_odds(scores, member.spec.hash_nnz)
             add_log_probabilities(odds, member.temperature, member.weight, total)
         assert total is not None  # there is a member
         return total
@@ -270,7 +270,7 @@ class Model:
             total += scores
         else:
             member = self.member
-            odds = log_odds(scores, member.spec.hash_nnz, member.scoring.rule)
+            odds = log_odds(scores, member.spec.hash_nnz)
             add_log_probabilities(odds, member.temperature, 1.0, total)
         gone = np.isneginf(scores) | self.empty_classes
         lowest = np.where(gone, np.inf, total).min(axis=1, keepdims=True)
@@ -280,7 +280,7 @@ class Model:
         """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
         if not self._is_plain or self.prior is not None:
             return scores
-        return log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
+        return log_odds(scores, self.member.spec.hash_nnz)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""

@@ -13,7 +13,7 @@ import pytest
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.privacy.ledger import Policy
 from tests.raising import raises
 
@@ -75,7 +75,7 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("max-members", 0, "expected an integer from 1 to 16, got 0"),
         ("max-members", 17, "expected an integer from 1 to 16, got 17"),
         ("min-examples", 0, "expected an integer of at least 1, got 0"),
-        ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
+        ("rule", "best", 'expected one of balanced, novelty, got "best"'),
         ("dataset", True, "expected a string, got true"),
         ("timeout", 1e12, "expected a number from 0 to 1e+09, got 1000000000000.0"),
         ("decay", 1, 'expected "auto" or a number from 0 below 1, got "1"'),
@@ -173,8 +173,6 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         ({"action": "join"}, "federation"),
         ({"action": "join", "federation": "f.npz", "seed": 3}, "seed"),
         ({"action": "resume", "federation": "f.npz", "classes": "a,b"}, "classes"),
-        *(({"preset": "paper", name: value}, name) for name, value in (("scaling", "auto"), ("rule", "bayes"))),
-        *(({"preset": "paper", name: value}, name) for name, value in (("center", "1"), ("ranges", "0:1"))),
         *(({"parties": text}, "parties") for text in ("a", "1-", "3-2", "-1", "1,,2", "0-9999999")),
         *(
             ({"ranges": text}, "ranges")
@@ -250,14 +248,13 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
     [
         ({}, "auto"),
         ({"scaling": "default", "effort": "thorough", "max-members": 1}, "auto"),
-        ({"decay": 0.5, "rule": "bayes"}, "auto"),
+        ({"decay": 0.5, "rule": "novelty"}, "auto"),
         ({"epsilon": 1.0}, "none"),
         (SECURE, "auto"),
         (PRIVATE_AND_SECURE, "none"),
         ({"center": "1"}, "none"),
         ({"scale": "2"}, "none"),
         ({"ranges": "0:16"}, "none"),
-        ({"preset": "paper"}, "none"),
         ({"scaling": "none"}, "none"),
     ],
 )
@@ -305,11 +302,9 @@ def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
     assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_columns
 
 
-def test_the_paper_s_preset() -> None:
-    paper = RunConfig.parse({"preset": "paper"}).resolved()
-    assert (paper.scaling, paper.rule, paper.decay_value()) == ("none", "novelty", 0.5)
-    assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
-    plan = paper.plan(4, None, 2)
+def test_the_paper_s_hash_is_that_of_raw_columns() -> None:
+    plan = RunConfig.parse({"scaling": "none"}).plan(4, None, 2)
+    assert plan.specs() == HashPlan(4, 2, signed=False, scaling=None).specs()  # as of FlyNNClassifier.paper()
     assert (plan.most_members, plan.specs()[0].signed) == (1, False)
 
 

@@ -352,7 +352,7 @@ def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest
 
 
 def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
-    paper = run(preset="paper")
+    paper = run(scaling="none", rule="novelty", decay="0.5")
     nothing = ("columns", "selection")
     assert [paper[name] for name in ("scaling", *nothing)] == ["none", None, None]
     (member,) = paper["members"]
@@ -411,7 +411,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     before = kept.read_bytes()
     assert run(action="evaluate", federation=str(kept))["evaluation"]["examples"] == 40
     assert kept.read_bytes() == before
-    for name, value in (("decay", "0.5"), ("rule", "bayes"), ("max-examples", 20)):
+    for name, value in (("decay", "0.5"), ("rule", "novelty"), ("max-examples", 20)):
         with raises(ConfigError, field=f"run-config {name}"):
             run(action="evaluate", federation=str(kept), **{name: value})
 
@@ -430,9 +430,9 @@ def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(ru
     "settings",
     [
         {},
-        {"preset": "paper"},
+        {"scaling": "none", "rule": "novelty", "decay": "0.5"},
         {"scaling": "none", "decay": "0.5"},
-        {"scaling": "none", "rule": "bayes"},
+        {"scaling": "none", "rule": "novelty"},
         {"ranges": "-1:5"},
         {"action": "join"},
         {"action": "evaluate"},
@@ -444,7 +444,7 @@ def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
 ) -> None:
     copy, kept = run.folder / "party.npz", str(run.folder / "kept.npz")
     if "action" in settings:
-        run(nodes={1}, federation=kept, preset="paper")
+        run(nodes={1}, federation=kept, scaling="none", rule="novelty", decay="0.5")
         settings = settings | {"federation": kept}
     run.party = {"class_prior": False, "on_model": lambda model: model.save(copy)}
     report = run(**settings)

@@ -37,7 +37,6 @@ def names(**changes: Any) -> list[str]:
     [
         ({}, "counts selection evaluation"),
         ({"decay": 0.5}, "counts evaluation"),
-        ({"rule": "bayes"}, "counts evaluation"),
         ({"spec": TWO, "decay": 0.5}, "counts selection evaluation"),
         ({"spec": TWO, "fraction_evaluate": 0}, "counts"),
         ({"fraction_evaluate": 0}, "counts"),

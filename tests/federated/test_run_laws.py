@@ -43,7 +43,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "one spec and scoring": {"spec": GRID[0], "decay": 0.5},
     "two specs": {"spec": GRID},
     "committee": {"spec": PLAN},
-    "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "bayes"},
+    "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "novelty"},
     "nobody evaluates the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
     "gram": {"spec": PLAN, "gram": 32},
     "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
