@@ -13,10 +13,10 @@ from a grid, the best after as many rounds on a fifth held out of the training s
 split. What is made for parties that differ is tuned on "Dirichlet 0.1": SCAFFOLD and own heads like FedAvg, FedProx by
 mu and epochs at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last round.
 
-"Personal" figures are of parties that may add their own class frequencies to the model, each by the same rule on its
-own training samples (`model.class_prior`): FlyNN by exact leave-one-out, LR and MLP as they are trained. To the log
-probabilities of LR and MLP a party adds the logarithm of its frequencies less that of the pooled ones, which these
-models have learned. Own heads have learned the party's frequencies, and have personal figures only.
+"Personal" figures are of parties that add their own class frequencies to the model, smoothed towards those of the
+pooled samples (`model.class_prior`). To the log probabilities of LR and MLP a party adds the logarithm of its
+frequencies less that of the pooled ones, which these models have learned. Own heads have learned the party's
+frequencies, and have personal figures only.
 
 An asterisk: no party takes more than one step in a round, because it has no more samples than a batch and goes through
 them once. Averaging such steps is gradient descent on the pooled samples, however they are split, and FedProx and
@@ -53,7 +53,7 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate as federate_in_process
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.model.class_prior import is_better, log_frequencies, smoothing
+from flwr_flynn.model.class_prior import log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_plots as plots
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
@@ -104,7 +104,7 @@ _CODE = {
     True: code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits", "simulations.runner"),
     # What the baselines run, and no more: their cells, the long ones, survive changes of the package.
     False: joblib.hash([
-        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, is_better, log_frequencies, smoothing)
+        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, log_frequencies)
     ]),
 }  # fmt: skip
 
@@ -237,7 +237,7 @@ def _personalized(model: FlyNNClassifier, share: Share) -> Array:
     """Predicted classes of a party's held-out samples."""
     if not len(share.y_test):
         return np.zeros(0, np.int64)
-    mine = model.personalized(share.X, share.y) if len(share.y) else model
+    mine = model.with_prior(share.y) if len(share.y) else model
     predicted: Array = mine.predict(share.X_test)
     return predicted
 
@@ -263,18 +263,14 @@ def _with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
 
 
 def with_class_prior(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
-    """Predicted classes of a party's held-out samples, (n,), with its own class frequencies where it decides for them.
+    """Predicted classes of a party's held-out samples, (n,), with its own class frequencies.
 
     `n_per_class`, (L,), are the samples that the weights were trained on.
     """
-    train, test = (log_softmax(logits(weights, X), axis=1) for X in (share.X, share.X_test))
+    test = log_softmax(logits(weights, share.X_test), axis=1)
     own = np.bincount(share.y, minlength=len(n_per_class))
-    if len(share.y) > 1:
-        prior = log_frequencies(own) - log_frequencies(n_per_class)
-        rows, after = np.arange(len(share.y)), log_softmax(train + prior, axis=1)
-        right = (after.argmax(axis=1) == share.y) * 1.0 - (train.argmax(axis=1) == share.y)
-        if is_better(right, after[rows, share.y] - train[rows, share.y]):
-            test = test + prior
+    if len(share.y):
+        test = test + log_frequencies(own, n_per_class) - log_frequencies(0 * own, n_per_class)
     predicted: Array = test.argmax(axis=1)
     return predicted
 

@@ -77,9 +77,7 @@ class NodeConfig(Settings):
         low=1,
     )
     class_prior: bool = setting(
-        True,
-        "the party's copy of the model gets the class prior of its own training samples, if leave-one-out over them "
-        "decides so; not with `max-epsilon`",
+        True, "the party's copy of the model gets the class prior of its own training samples; not with `max-epsilon`"
     )
     gram: bool = setting(
         False,

@@ -308,15 +308,15 @@ class SampleAccess:
                 yield X[rows], true[rows]
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
-        """The model with the party's class frequencies where it decides for them; once for a request."""
+        """The model with the party's class frequencies, if it has samples; once for a request."""
         if self.options.budget is not None or run.mechanism is not None or not self.options.class_prior:
             return model
         if self._own is None or self._own[0] is not model:
             own = model
             try:
-                X, codes = self._labelled(self._held(), run.codes, run.spec.n_features)
-                in_gram = self.options.gram or run.is_secure
-                own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_gram))
+                _, codes = self._labelled(self._held(), run.codes, run.spec.n_features)
+                if len(codes):
+                    own = replace(own, prior=own_prior(own, codes))
             except Exception as error:
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
                 log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -211,16 +211,13 @@ class Model:
         others. With a prior those of `posterior`.
         """
         scores = self.shared_scores(X, n_jobs)
-        return scores if self.prior is None else self.posterior(scores, self.prior)
+        return scores if self.prior is None else self.posterior(scores)
 
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Scores of samples, (n, L), by the shared part: without the prior."""
         scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
-        return scores if self.gram is None else self.joined(scores, self.gram.log_odds(X, n_jobs))
-
-    def joined(self, scores: Scores, odds: Scores) -> Scores:
-        """Log probabilities by the members' scores and the log odds by the Gram matrix, (n, L) both."""
-        assert self.gram is not None  # else there is nothing to join
+        if self.gram is None:
+            return scores
         total, share = np.zeros(scores.shape), self.gram.share
         if len(self.members) == 1:
             own = log_odds(scores, self.member.spec.hash_nnz)
@@ -228,7 +225,7 @@ class Model:
         else:
             total += scores
         total *= 1 - share
-        add_log_probabilities(odds, 1.0, share, total)
+        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, share, total)
         return self._with_empty_below(total)
 
     def _with_empty_below(self, total: Scores) -> Scores:
@@ -240,41 +237,28 @@ class Model:
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
         """Scores by the shared part, without the Gram matrix, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
-            total = refined_scores(self.refined, active[0])
-        else:
-            total = self.combined(member.scores(bits) for member, bits in zip(self.members, active, strict=True))
-            if len(self.members) == 1:
-                return total
+            return self._with_empty_below(refined_scores(self.refined, active[0]))
+        if len(self.members) == 1:
+            return self.member.scores(active[0])
+        total = np.zeros((len(active[0]), len(self.classes)))
+        for member, bits in zip(self.members, active, strict=True):
+            odds = log_odds(member.scores(bits), member.spec.hash_nnz)
+            add_log_probabilities(odds, member.temperature, member.weight, total)
         return self._with_empty_below(total)
 
-    def combined(self, parts: Iterable[Scores]) -> Scores:
-        """Scores by the shared part from those of each member, (n, L). A class of score -inf keeps it."""
-        total: Scores | None = None
-        for member, scores in zip(self.members, parts, strict=True):
-            if len(self.members) == 1:
-                return scores
-            total = np.where(np.isneginf(scores), -np.inf, 0.0) if total is None else total
-            odds = log_odds(scores, member.spec.hash_nnz)
-            add_log_probabilities(odds, member.temperature, member.weight, total)
-        assert total is not None  # there is a member
-        return total
+    def posterior(self, scores: Scores) -> Scores:
+        """Log probabilities of the classes, (n, L), up to a constant of each sample, by the prior.
 
-    def posterior(self, scores: Scores, prior: Scores) -> Scores:
-        """Log probabilities of the classes, (n, L), up to a constant of each sample, where classes differ in frequency.
-
-        From scores by the shared part and log frequencies, (L,) or (n, L). A class without samples, or of score -inf,
-        is below the others.
+        From scores by the shared part. A class without samples is below the others.
         """
-        total = np.zeros(scores.shape) + prior
+        assert self.prior is not None  # else the scores are the shared part's
+        total = np.zeros(scores.shape) + self.prior
         if not self._is_plain:
             total += scores
         else:
             member = self.member
-            odds = log_odds(scores, member.spec.hash_nnz)
-            add_log_probabilities(odds, member.temperature, 1.0, total)
-        gone = np.isneginf(scores) | self.empty_classes
-        lowest = np.where(gone, np.inf, total).min(axis=1, keepdims=True)
-        return np.where(gone & np.isfinite(lowest), lowest - 1, total)
+            add_log_probabilities(log_odds(scores, member.spec.hash_nnz), member.temperature, 1.0, total)
+        return self._with_empty_below(total)
 
     def log_odds(self, scores: Scores) -> Scores:
         """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
