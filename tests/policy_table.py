@@ -101,7 +101,6 @@ VALUES: dict[str, Any] = {
     "model-path": "{folder}.model.npz",
     "record-path": "{folder}.left.jsonl",
     "previous-path": "{data}",
-    "min-update": 2,
     "party-id": "Basel",
     "test-fraction": 0.3,
     "split-seed": 1,
@@ -118,7 +117,6 @@ VALUES: dict[str, Any] = {
     "neighbours": "replace-one",
     "records-per-person": 2,
     "composition": "basic",
-    "max-releases": 1,
     "evaluate": True,
     "response-seconds": 0.001,
 }

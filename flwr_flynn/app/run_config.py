@@ -88,20 +88,11 @@ class FederationSettings(RunSettings):
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
-    new_classes: str = setting(
-        "",
-        "`join`, `update`: classes that nobody had before, as in `classes`. They come behind the others, whose parties "
-        "are not asked again",
-        deployment_only=True,
-        fixed_by_federation=("withdraw", "evaluate", "resume"),
-    )
 
     def check(self) -> None:
         super().check()
         if self.min_available and self.min_parties > self.min_available:
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
-        if self.action == "train" and self.new_classes:
-            raise self.refused("new_classes", "none with action = train, which has classes")
         if self.action != "train" and not self.federation:
             raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
         self.party_numbers()
@@ -129,14 +120,13 @@ class FederationSettings(RunSettings):
             numbers |= set(range(ends[0], ends[1] + 1))
         return frozenset(numbers)
 
-    def class_list(self, name: str = "classes") -> list[str | int]:
-        """`classes`, or `new_classes`, as a list: integers where every entry is one, strings otherwise."""
-        text: str = getattr(self, name)
-        classes: list[str | int] = entries(f"run-config {name.replace('_', '-')}", text, (str, int))
-        if not text.startswith("["):
+    def class_list(self) -> list[str | int]:
+        """`classes` as a list: integers where every entry is one, strings otherwise."""
+        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
+        if not self.classes.startswith("["):
             classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
         if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused(name, "different names of one type")
+            raise self.refused("classes", "different names of one type")
         return classes
 
     def feature_list(self) -> tuple[str, ...]:
@@ -182,9 +172,6 @@ class ProcessSettings(RunSettings):
         False,
         "ask nobody: print the phases, what would leave in each, bytes, memory, and the node settings that the run "
         "needs, write them to `plan.json` in the output folder, and end",
-    )
-    record_sites: bool = simulated(
-        False, "simulation: each party records what leaves it in `sites` in the output folder, two files for each party"
     )
     memory_limit: float = setting(
         4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0

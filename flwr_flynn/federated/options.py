@@ -110,9 +110,9 @@ class RunOptions:
         Learn sums alone, by secure sums: a power of two that no party's counts exceed. The workflow must be
         `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. A `mechanism` is a `GaussianCounts` with
         `n_honest`.
-    fraction_evaluate : float, optional
-        Share of the parties that evaluate the model on held-out samples; 0 leaves out evaluation and selection. By
-        default 1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
+    fraction_evaluate : {0, 1}, optional
+        1: all parties evaluate the model on held-out samples; 0 leaves out evaluation and selection. By default 1; with
+        a mechanism 0, as it does not cover the parties' confusion matrices.
     distribute : bool, default=False
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     group_column : str, default=""
@@ -166,7 +166,8 @@ class RunOptions:
             integer("max_examples_per_party", self.max_examples_per_party)
         if self.fraction_evaluate is None:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
-        number("fraction_evaluate", self.fraction_evaluate, 0, 1)
+        if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
+            raise ConfigError("fraction_evaluate", "1 or 0, all parties or none", self.fraction_evaluate)
         for name in ("distribute", "accept_failures", "learn_schema"):
             boolean(name, getattr(self, name))
         if self.gram is not None:

@@ -172,16 +172,13 @@ class SampleAccess:
             log.warning("FlyNN: column %r: no value is near those of other parties; is the unit the same?", name)
         return X, codes
 
-    def admit_update(self, changed: Sequence[int]) -> None:
-        """Raise if the difference of counts tells of so few samples of a class, gone and come, that it shows them.
+    def warn_of_few(self, changed: Sequence[int]) -> None:
+        """Warn if the difference of counts tells of so few samples of a class, gone and come, that it shows them.
 
         `changed` are samples of each class that do not cancel out in the difference: at least as many have changed.
         """
-        few, options = min((n for n in changed if n), default=0), self.options
-        if 0 < few < options.min_update:
-            expected = f"changes of at least {options.min_update} samples in each class that changes"
-            raise ConfigError("node-config min-update", expected, "fewer")
-        if 0 < few < options.min_examples:
+        few = min((n for n in changed if n), default=0)
+        if 0 < few < self.options.min_examples:
             log.warning("FlyNN: the difference is that of %s samples in a class: it shows them to the server", few)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:

@@ -21,7 +21,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.forecast import Traffic
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
-from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
+from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
@@ -135,20 +135,16 @@ class Run:
         return counting if is_late else None
 
     def ask(
-        self,
-        channel: str,
-        present: Sequence[str],
-        user_config: Callable[[], Mapping[str, Any]] | None = None,
-        sample: Callable[[int], list[str]] | None = None,
+        self, channel: str, present: Sequence[str], user_config: Callable[[], Mapping[str, Any]] | None = None
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it; None without either.
 
         `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
-        package; `sample` draws so many of the parties that are `present`.
+        package.
         """
         self._leave_out(channel, present)
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
-        if phase is None or not (cids := self._audience(phase, list(present), sample)):
+        if phase is None or not (cids := self._audience(phase, list(present))):
             return None
         request = self._request(phase)
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
@@ -238,9 +234,8 @@ class Run:
 
     def _needed_in(self, phase: Phase) -> int:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
-        if phase.audience == SAMPLE and self.options.is_evaluated:
-            return max(1, int(self.options.min_parties * (self.options.fraction_evaluate or 1.0)))
-        return self.options.min_parties if phase.audience == COUNTED else 0
+        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
+        return self.options.min_parties if is_asked else 0
 
     def _go_on(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         if phase.is_counting:
@@ -269,7 +264,7 @@ class Run:
             return self.rosters.setdefault(phase.name, Roster())
         return Roster(identify=self.options.identify)
 
-    def _audience(self, phase: Phase, present: list[str], sample: Callable[[int], list[str]] | None) -> list[str]:
+    def _audience(self, phase: Phase, present: list[str]) -> list[str]:
         if phase.audience in (ALL, NEW):
             roster = self._roster(phase)
             cids = [cid for cid in present if cid not in roster]
@@ -283,10 +278,6 @@ class Run:
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
-        share = self.options.fraction_evaluate or 1.0  # where nobody evaluates the model, all get it
-        if share < 1 and sample is not None:
-            # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
-            return sample(int(len(present) * share))
         return present
 
     def _leave_out(self, channel: str, present: Sequence[str]) -> None:

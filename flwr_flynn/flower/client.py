@@ -59,7 +59,7 @@ class FlyNNClient(NumPyClient):
         Beside `load`: function of the same names that returns the number of columns without reading samples.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
         As in `federated.party.PartyOptions`.
-    min_update, response_seconds, on_model, on_answer
+    response_seconds, on_model, on_answer
         As in `federated.party.PartyOptions`.
 
     Raises
@@ -102,7 +102,6 @@ class FlyNNClient(NumPyClient):
         class_prior: bool = True,
         leaves: bool = False,
         previous: Samples | Callable[[Features], Samples] | None = None,
-        min_update: int = 1,
         response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
         on_answer: Callable[[Disclosure], object] | None = None,
@@ -117,7 +116,6 @@ class FlyNNClient(NumPyClient):
         given |= {
             "leaves": leaves,
             "previous": previous,
-            "min_update": min_update,
             "response_seconds": response_seconds,
             "on_model": on_model,
             "on_answer": on_answer,

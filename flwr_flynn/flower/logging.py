@@ -51,8 +51,8 @@ def hash_lines(run: RunSpec) -> list[str]:
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
     """The plan of a run, before a party is asked."""
     options, spec = run.options, run.state.run_spec
-    evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "none"
-    if options.distribute and not options.fraction_evaluate:
+    evaluated = "all parties" if options.is_evaluated else "none"
+    if options.distribute and not options.is_evaluated:
         evaluated += "; they only get the model"
     yield INFO, f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}"
     if options.plan is not None:
@@ -70,7 +70,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         yield INFO, f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
-        if options.fraction_evaluate:
+        if options.is_evaluated:
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 

@@ -596,18 +596,6 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 
 
-def test_a_new_class_joins_a_federation(run: Runner) -> None:
-    kept = str(run.folder / "kept.npz")
-    run(federation=kept)
-    report = run(action="join", nodes=[1, 3], federation=kept, new_classes="zebra")
-    assert report["classes"] == [*CLASSES, "zebra"]
-    assert [len(each) for each in report["class_sizes"].values()] == [4]
-    again = run(action="evaluate", federation=kept)
-    assert (again["classes"], len(again["federation"])) == (report["classes"], 3)
-    with raises(ConfigError, field="run-config classes"):
-        run(action="join", federation=kept, new_classes="zebra")
-
-
 def test_an_update_is_in_the_report_with_its_digests(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     kept = str(run.folder / "kept.npz")
     first = run(federation=kept)

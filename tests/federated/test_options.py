@@ -59,6 +59,7 @@ def test_options_are_values() -> None:
         ({"min_parties": True}, "min_parties"),
         ({"max_examples_per_party": 0}, "max_examples_per_party"),
         ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
+        ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
         ({"fraction_evaluate": "all"}, "fraction_evaluate"),
         ({"distribute": 1}, "distribute"),
         ({"accept_failures": "no"}, "accept_failures"),

@@ -41,7 +41,6 @@ def names(**changes: Any) -> list[str]:
         ({"spec": TWO, "fraction_evaluate": 0}, "counts"),
         ({"fraction_evaluate": 0}, "counts"),
         ({"fraction_evaluate": 0, "distribute": True}, "counts evaluation"),
-        ({"fraction_evaluate": 0.1}, "counts selection evaluation"),
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
         ({"spec": AUTO}, "columns counts selection evaluation"),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import CountsError, PayloadError
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import certificate, codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import Field, Sizes
@@ -179,7 +179,7 @@ class WithdrawRequest(JoinRequest):
             text = "added by a secure sum, in which nobody's counts are known: it cannot be taken out"
             raise PayloadError("member", "one whose counts are known", "added by a secure sum", text=text)
         for index in found:
-            if before[index].sha256 == _digests(statistic, before[index].n_classes):
+            if before[index].sha256 == statistic.sha256:
                 return index
         got = "counts of another SHA-256; have its data or settings changed?"
         raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
@@ -192,16 +192,6 @@ class WithdrawRequest(JoinRequest):
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         return total - statistic
-
-
-def _digests(counts: CountsOfSpecs, n_classes: int | None) -> tuple[str, ...]:
-    """SHA-256 of counts as when there were `n_classes`; () if they have samples of later ones."""
-    if n_classes is None:
-        return counts.sha256
-    try:
-        return CountsOfSpecs(tuple(part.with_classes(n_classes) for part in counts.parts)).sha256
-    except CountsError:
-        return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +236,7 @@ class UpdateRequest(WithdrawRequest):
         after, n_examples = self.counted(party)
         first = after.parts[0]
         changed = -(-np.abs(first.array - before.parts[0].array).sum(axis=1) // first.hash_nnz)
-        party.admit_update(changed.tolist())
+        party.warn_of_few(changed.tolist())
         return UpdatedCounts(after.parts, before), n_examples
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
