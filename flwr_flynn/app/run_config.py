@@ -25,6 +25,7 @@ from flwr_flynn.app.run_settings import (
     simulated,
 )
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
+from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.scattering import WHITE
 
@@ -209,16 +210,18 @@ class RunConfig(
         for name in ("feature_names", "n_features"):
             if self.schema and getattr(self, name):
                 raise self.refused(name, "none with schema")
-        if self.schema == "learn" and (self.secure or self.resolved().scaling != "auto"):
-            raise self.refused("schema", "a file where columns are not learned of in clear")
-        if self.effort == "thorough" and (self.resolved().scaling != "auto" or self.evaluate == "false"):
-            raise self.refused("effort", "quick or default where parties evaluate no committee")
-        if self.is_private:
-            if self.scaling not in ("default", "none"):
-                given = "epsilon, which covers no histograms of columns (give center and scale, or ranges)"
-                raise self.refused("scaling", f"none with {given}", self.scaling)
-            if self.gram:
-                raise self.refused("gram", "0 with epsilon")
+        decisions = conflicts(
+            gram=self.gram_value(),
+            is_thorough=self.effort == "thorough",
+            is_evaluated=self.evaluate != "false",
+            is_noisy=self.is_private,
+            is_secure=self.secure,
+            learns_columns=self.resolved().scaling == "auto",
+            learns_schema=self.schema == "learn",
+        )
+        for name, is_violated, expected in decisions:
+            if is_violated:
+                raise self.refused(name, expected)
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):

@@ -150,7 +150,7 @@ def _strategy(
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
-        gram=config.gram or None,
+        gram=config.gram_value(),
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
@@ -288,8 +288,9 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
         if config.secure:  # a few digits each
             needs[f"a secure sum of the gradients of {rows}"] = 8 * entry * n_weights
-    if config.gram or plan.has_gram:
-        n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
+    gram = config.gram_value()
+    if gram or (gram is None and plan.has_gram):
+        n_rows = gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
         # In a secure sum, two digits or more for each sum of products.
         secure = entry * n_rows**2 if config.secure else 0
         needs[f"the Gram matrix of {n_rows} rows (gram sets their number)"] = memory_of_gram(n_rows, n_classes) + secure

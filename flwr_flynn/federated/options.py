@@ -29,6 +29,29 @@ parties whose samples have changed, distribute it, or go on with it."""
 _MOST_SCORES = 2**24  # integers in the histograms of all subgroups
 
 
+def conflicts(
+    *, gram: int | None, is_thorough: bool, is_evaluated: bool, is_noisy: bool, is_secure: bool,
+    learns_columns: bool, learns_schema: bool,
+) -> Iterator[tuple[str, bool, str]]:  # fmt: skip
+    """Decisions that exclude each other: the run setting, True where it conflicts, and the value that is expected.
+
+    `gram` is a number of rows, 0 for no Gram matrix, or None where the effort decides. Without `is_evaluated` parties
+    do not evaluate a new model.
+    """
+    yield "scaling", learns_columns and is_noisy, "none beside noisy counts (give center and scale, or ranges)"
+    yield "gram", bool(gram) and is_noisy, "0 with noisy counts"
+    yield "gram", bool(gram) and not is_evaluated, "0 where parties do not evaluate a new model"
+    yield "gram", 0 < (gram or 0) < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
+    has_gram = is_thorough and gram is None
+    yield "effort", has_gram and not (learns_columns and is_evaluated), "quick or default where no committee is tried"
+    is_open = learns_columns and not is_secure
+    yield "schema", learns_schema and not is_open, "a given one where columns are not learned of in clear"
+
+
+_OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
+"""Options that stand for settings of other names."""
+
+
 class PlannedPhase(Protocol):
     """The part of a `federated.phase.Phase` that options look at."""
 
@@ -154,9 +177,23 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         self._check_values()
+        decisions = conflicts(
+            gram=self.gram,
+            is_thorough=self.plan is not None and self.plan.has_gram,
+            is_evaluated=self.purpose != "evaluate" and self.is_evaluated,
+            is_noisy=self.mechanism is not None,
+            is_secure=self.secure_bound is not None,
+            learns_columns=self.plan is not None,
+            learns_schema=self.learn_schema,
+        )
+        self._refuse(decisions)
         object.__setattr__(self, "run_spec", self._run_spec())
-        for option, is_violated, expected in self._conflicts():
+        self._refuse(self._conflicts())
+
+    def _refuse(self, found: Iterator[tuple[str, bool, str]]) -> None:
+        for name, is_violated, expected in found:
             if is_violated:
+                option = _OPTIONS.get(name, name)
                 raise ConfigError(option, expected, getattr(self, option))
 
     def _check_values(self) -> None:
@@ -185,7 +222,7 @@ class RunOptions:
                 raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
-        """Options that exclude each other: one of them, True where they do, and the value that is expected."""
+        """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
         run, purpose = self.run_spec, self.purpose
         is_set_aside = purpose in ("withdraw", "update") and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
@@ -195,27 +232,15 @@ class RunOptions:
         is_noisy = purpose == "update" and self.mechanism is not None
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
         yield "mechanism", is_noisy, expected
-        if self.gram:
-            yield "gram", self.mechanism is not None, "0 with noisy counts"
-            is_tried = purpose != "evaluate" and self.is_evaluated
-            yield "gram", not is_tried, "0 where parties do not evaluate a new model"
-            yield "gram", self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
-        elif self.has_gram:
-            expected = "effort quick or default, or gram 0, where parties evaluate no model"
-            yield "spec", not self.is_evaluated, expected
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
         n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
         yield "group_column", n_scores > _MOST_SCORES, "one of fewer levels, or none with so many classes"
-        is_open = self.plan is not None and self.secure_bound is None and self.feature_names is None
-        expected = "False, but in clear for a plan of scaling auto, without feature_names"
-        yield "learn_schema", self.learn_schema and not is_open, expected
+        yield "learn_schema", self.learn_schema and self.feature_names is not None, "False beside feature_names"
 
     def _run_spec(self) -> RunSpec:
         spec = self.spec
-        if self.mechanism is not None and self.plan is not None:
-            raise ConfigError("spec", "no scaling by histograms of columns with noisy counts", self.plan.scaling)
         specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
         run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:

@@ -236,14 +236,14 @@ def run_of(
         min_available_clients=3,
         min_parties=3,
         decay=0.5 if spec else "auto",
-        gram=config.gram or None,  # as the app does: None where the effort decides
+        gram=config.gram_value(),
     )
     parties = [FlyNNClient(X[i::3], y[i::3], min_examples=config.min_examples, gram=True) for i in range(3)]
     clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
     Server(client_manager=clients, strategy=strategy).fit(strategy.num_rounds, timeout=None)
     monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
     found = reports.compared(RunPlan(config, 3, plan, strategy, 4), 3, strategy.federation("1"))
-    if config.gram:
+    if config.gram_value():
         scoring = strategy.model.model_.gram
         assert reports.gram(strategy.run) == {
             "rows": 32, "accuracy": scoring.accuracy, "share": scoring.share, "missing": {},

@@ -126,7 +126,7 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
     in_process(options_of(name, distribute=True), shares(), on_model=handed.append)
     run, kept = ended(name)
     assert [model.model_.sha256() for model in (*kept, *handed)] == [digest(run)] * 8
-    np.testing.assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
+    np.testing.assert_array_equal(kept[0].with_prior().predict_proba(X), run.model.predict_proba(X))
 
 
 @pytest.mark.parametrize("name", ["one spec", "nobody evaluates the model", "gram"])
