@@ -25,7 +25,6 @@ PAGES = {
     "theory": "",
     "hyperparameters": "",
     "ablation": "",
-    "liars": "--data",
     "forget": "--data",
     "scale": "",
     "figures": "--data",

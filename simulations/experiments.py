@@ -8,7 +8,6 @@ EXPERIMENTS = {
     "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
     "trees": "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees",
-    "liars": "parties that lie: caps, groups and the server's own samples, beside Krum and trimmed means",
     "large_file": "a CSV file larger than memory: rows a second and memory while it is read and counted",
     "forget": "seconds and bytes to forget samples of a party, beside training again; checking the certificate",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",

@@ -112,13 +112,13 @@ def draw_row(X: Array, y: Array, X_test: Array, y_test: Array, rows: int | None,
         return float(baselines.balanced_accuracy(y_test, predicted, n_classes))
 
     model = FlyNNClassifier(effort="thorough", gram=rows).fit(X, y)
-    inputs, codes = model.model_.inputs(X), np.unique(y, return_inverse=True)[1].astype(np.int64)
+    inputs, codes = X, np.unique(y, return_inverse=True)[1].astype(np.int64)
     row: Row = {}
     for name, scoring in [("committee", None), *scorings(model, inputs, codes)]:
         whole = FlyNNClassifier.from_model(replace(model.model_, gram=scoring))
         row[name] = recall(whole.predict(X_test))
         if scoring is not None:
-            scores = scoring.log_odds(model.model_.inputs(X_test))
+            scores = scoring.log_odds(X_test)
             row[f"{name}: claimed"] = scoring.accuracy
             row[f"{name}: fresh"] = recall(model.classes_[scores.argmax(axis=1)])
     for kind in TREES if has_trees else ():

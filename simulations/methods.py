@@ -48,7 +48,7 @@ PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novel
 TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # options that the classifier does not accept are left out
     "signed": (True, False),
     "scaling": (None, "auto"),
-    "rule": ("balanced", "novelty", "bayes"),
+    "rule": ("balanced", "novelty"),
 }
 VERSION = 8  # in the key of every cell; raise it when a job computes something new
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best

@@ -1,8 +1,8 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
-"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`, which
-parties use where their columns differ beyond chance, and "FlyNN thorough" the same with a Gram matrix (`effort`), in
-two more exchanges. In every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
+"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties), and "FlyNN
+thorough" the same with a Gram matrix (`effort`), in two more exchanges. They must have the SHA-256 of the model of the
+pooled samples.
 "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and scoring by default; the details
 show the SHA-256 of its counts and of those of the pooled samples.
 
@@ -13,10 +13,10 @@ from a grid, the best after as many rounds on a fifth held out of the training s
 split. What is made for parties that differ is tuned on "Dirichlet 0.1": SCAFFOLD and own heads like FedAvg, FedProx by
 mu and epochs at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last round.
 
-"Personal" figures are of parties that may add their own class frequencies to the model, each by the same rule on its
-own training samples (`model.class_prior`): FlyNN by exact leave-one-out, LR and MLP as they are trained. To the log
-probabilities of LR and MLP a party adds the logarithm of its frequencies less that of the pooled ones, which these
-models have learned. Own heads have learned the party's frequencies, and have personal figures only.
+"Personal" figures are of parties that add their own class frequencies to the model, smoothed towards those of the
+pooled samples (`model.class_prior`). To the log probabilities of LR and MLP a party adds the logarithm of its
+frequencies less that of the pooled ones, which these models have learned. Own heads have learned the party's
+frequencies, and have personal figures only.
 
 An asterisk: no party takes more than one step in a round, because it has no more samples than a batch and goes through
 them once. Averaging such steps is gradient descent on the pooled samples, however they are split, and FedProx and
@@ -53,8 +53,7 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate as federate_in_process
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.run import Run
-from flwr_flynn.model.class_prior import is_better, log_frequencies, smoothing
+from flwr_flynn.model.class_prior import log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_plots as plots
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
@@ -105,7 +104,7 @@ _CODE = {
     True: code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits", "simulations.runner"),
     # What the baselines run, and no more: their cells, the long ones, survive changes of the package.
     False: joblib.hash([
-        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, is_better, log_frequencies, smoothing)
+        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, log_frequencies)
     ]),
 }  # fmt: skip
 
@@ -165,25 +164,14 @@ def committee(parts: Parts, given: dict[str, Any]) -> Row:
     """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
     plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", **given)
-    options = RunOptions(plan, range(parts.n_classes), n_parties, align=True)
+    options = RunOptions(plan, range(parts.n_classes), n_parties)
     run = federate_in_process(options, parts.parties(min_examples=1))
-    model, all_classes = run.model.model_, set(train.y) == set(range(parts.n_classes))
-    if all_classes and not model.aligned and model.sha256() != _pooled(train, given):
+    model, all_classes = run.model, set(train.y) == set(range(parts.n_classes))
+    if all_classes and model.model_.sha256() != _pooled(train, given):
         raise AssertionError("the parties' model is not that of the pooled samples")
-    copies = [_copy(run, share) for share in parts.shares]
-    shared = [own.predict(share.X_test) for own, share in zip(copies, parts.shares, strict=True) if len(share.y_test)]
-    predicted = np.concatenate([np.zeros(0, np.int64), *shared])
-    scores = _scores(parts, predicted, lambda i: _personalized(copies[i], parts.shares[i]))
+    scores = _scores(parts, model.predict(parts.pooled.X_test), lambda i: _personalized(model, parts.shares[i]))
     up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
     return scores | _bytes(up, down, n_parties, 0) | {"rounds": run.num_rounds}
-
-
-def _copy(run: Run, share: Share) -> FlyNNClassifier:
-    """A party's copy of the model: with its alignment, if the model is of aligned samples."""
-    model, reference = run.model.model_, run.state.run_spec.reference
-    if model.aligned and reference is not None and len(share.y):
-        model = replace(model, alignment=reference.alignment(share.X, share.y))
-    return FlyNNClassifier.from_model(model)
 
 
 _POOLED: dict[Any, str] = {}
@@ -249,7 +237,7 @@ def _personalized(model: FlyNNClassifier, share: Share) -> Array:
     """Predicted classes of a party's held-out samples."""
     if not len(share.y_test):
         return np.zeros(0, np.int64)
-    mine = model.personalized(share.X, share.y) if len(share.y) else model
+    mine = model.with_prior(share.y) if len(share.y) else model
     predicted: Array = mine.predict(share.X_test)
     return predicted
 
@@ -275,18 +263,14 @@ def _with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
 
 
 def with_class_prior(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
-    """Predicted classes of a party's held-out samples, (n,), with its own class frequencies where it decides for them.
+    """Predicted classes of a party's held-out samples, (n,), with its own class frequencies.
 
     `n_per_class`, (L,), are the samples that the weights were trained on.
     """
-    train, test = (log_softmax(logits(weights, X), axis=1) for X in (share.X, share.X_test))
+    test = log_softmax(logits(weights, share.X_test), axis=1)
     own = np.bincount(share.y, minlength=len(n_per_class))
-    if len(share.y) > 1:
-        prior = log_frequencies(own) - log_frequencies(n_per_class)
-        rows, after = np.arange(len(share.y)), log_softmax(train + prior, axis=1)
-        right = (after.argmax(axis=1) == share.y) * 1.0 - (train.argmax(axis=1) == share.y)
-        if is_better(right, after[rows, share.y] - train[rows, share.y]):
-            test = test + prior
+    if len(share.y):
+        test = test + log_frequencies(own, n_per_class) - log_frequencies(0 * own, n_per_class)
     predicted: Array = test.argmax(axis=1)
     return predicted
 

@@ -42,15 +42,8 @@ from tests.fuzzing import Decoder, Mutator
 RUN_SEEDS: list[dict[str, Any]] = [
     {row.key: row.default for row in RunConfig.rows()},
     {"epsilon": 1.0, "delta": 1e-5, "center": "8", "min-available": 3, "n-examples": 100},
-    {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "bayes"},
-    {
-        "preset": "paper",
-        "hash-dim": 64,
-        "row-nnz": 2,
-        "hash-nnz": 8,
-        "seed": 2**63 - 1,
-        "partitioner-options": '{"a": [1, 2]}',
-    },
+    {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "novelty"},
+    {"hash-dim": 64, "row-nnz": 2, "hash-nnz": 8, "seed": 2**63 - 1, "partitioner-options": '{"a": [1, 2]}'},
     {"scaling": "auto", "dataset": "synthetic:50,9,5,3", "classes": "1,2,3"},
 ]
 NODE_SEEDS: list[dict[str, Any]] = [
@@ -170,9 +163,8 @@ class Files:
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
         paired = replace(FlyNNClassifier.from_counts(SPEC, COUNTS[3], ["a", "b", "c"]).model_, gram=READ)
-        for aligned in (False, True):
-            FlyNNClassifier.from_model(replace(paired, aligned=aligned)).save(folder / "paired.npz")
-            self.models.append((folder / "paired.npz").read_bytes())
+        FlyNNClassifier.from_model(paired).save(folder / "paired.npz")
+        self.models.append((folder / "paired.npz").read_bytes())
         self.federations = []
         one, two = ([CountsOfSpecs((each,)) for each in some] for some in (COUNTS, RELEASES))
         runs: list[tuple[RunSpec, list[CountsOfSpecs], str]] = [
@@ -259,7 +251,7 @@ class Files:
         for name in ("run_spec", "totals", "members", "phase", "max_members", "is_selected", "is_thorough"):
             assert getattr(again, name) == getattr(federation, name)
         assert again.shared.sha256() == federation.shared.sha256()
-        assert again.shared.prior is again.shared.alignment is None
+        assert again.shared.prior is None
         assert again.shared.guarantee == again.run_spec.guarantee
 
     # ---- a party's ledger of private answers

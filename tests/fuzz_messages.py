@@ -24,7 +24,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phase import Context
-from flwr_flynn.federated.phases.columns import AlignedHistograms, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
@@ -38,7 +38,6 @@ from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
@@ -79,7 +78,6 @@ SECURE_SUMS: list[Request[Any]] = [
     GramEvaluationRequest(SECURE, FITS[0]),
 ]
 FLOORED = [ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
-ALIGNED = ColumnsRequest(4, CLASSES, reference=Reference.of(FLOORED[2]))
 
 
 def tensors(arrays: list[np.ndarray]) -> list[bytes]:
@@ -200,12 +198,11 @@ def request_seeds() -> list[Request[Any]]:
     """A request of every phase, and of every mode."""
     totals = CountsOfSpecs((COUNTS[3],))
     pair = CountsOfSpecs(PAIRS[1])
-    candidates = (ScoringRule("balanced", 0.5), ScoringRule("novelty", 0.0), ScoringRule("bayes", 0.0))
+    candidates = (ScoringRule("balanced", 0.5), ScoringRule("novelty", 0.0))
     scoring = ScoringRule("balanced", 0.5, 1.5)
     return [
         COLUMNS,
         ColumnsRequest(4, (1, 2), ("a", "b", "c", "d")),
-        ALIGNED,
         *(CountsRequest(run) for run in (RUN, TWO, NOISY, SECURE, NAMED)),
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
@@ -379,7 +376,6 @@ class Server:
 
 
 def _bytes_of(total: Any) -> list[bytes]:
-    total = total.histograms if isinstance(total, AlignedHistograms) else total
     if isinstance(total, CountsOfSpecs):
         return [part.array.tobytes() for part in total.parts]
     if isinstance(total, ColumnHistograms):

@@ -32,8 +32,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.alignment import Reference
-from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.scoring import ScoringRule
@@ -58,13 +56,11 @@ _SHARED_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, n_honest=2,
 _CENTRE = np.zeros(SPEC.hash_dim, np.int64)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
-_REFERENCE = Reference.of(ColumnHistograms.from_data(_X, _CODES, 3))
 
 _MODEL = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)).model
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
-    "aligned columns": ColumnsRequest(4, CLASSES, reference=_REFERENCE),
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
@@ -105,7 +101,6 @@ VALUES: dict[str, Any] = {
     "model-path": "{folder}.model.npz",
     "record-path": "{folder}.left.jsonl",
     "previous-path": "{data}",
-    "min-update": 2,
     "party-id": "Basel",
     "test-fraction": 0.3,
     "split-seed": 1,
@@ -122,7 +117,6 @@ VALUES: dict[str, Any] = {
     "neighbours": "replace-one",
     "records-per-person": 2,
     "composition": "basic",
-    "max-releases": 1,
     "evaluate": True,
     "response-seconds": 0.001,
 }

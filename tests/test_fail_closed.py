@@ -138,7 +138,6 @@ BOUNDLESS: dict[str, Any] = {
     "mechanisms": "gaussian",
     "evaluate": False,
     "composition": "basic",
-    "max-releases": 3,
     "response-seconds": 1.0,
 }
 
@@ -162,8 +161,8 @@ def test_a_bound_of_zero_is_no_bound_and_refused(tmp_path: Path) -> None:
 
 def test_every_bound_of_a_node_is_in_its_policy() -> None:
     node = {"data-path": "a.csv", "max-epsilon": 2.0, "max-delta": 1e-5, "state-path": "/s", "secure": True}
-    more = {"composition": "zcdp", "max-releases": 7, "mechanisms": "gaussian"}
-    expected = Policy(2.0, 1e-5, ["gaussian"], secure_sum=True, max_releases=7, composition="zcdp")
+    more = {"composition": "zcdp", "mechanisms": "gaussian"}
+    expected = Policy(2.0, 1e-5, ["gaussian"], secure_sum=True, composition="zcdp")
     assert NodeConfig.parse(node | more).policy() == expected
 
 

@@ -81,9 +81,7 @@ def oversized(_: Path) -> None:
 
 MESSAGES: dict[str, Callable[[Path], object]] = {
     "run-config hash-dim: expected an integer of at least 0, got -1": lambda _: RunConfig.parse({"hash-dim": -1}),
-    'run-config rule: expected one of balanced, novelty, bayes, got "best"': lambda _: RunConfig.parse(
-        {"rule": "best"}
-    ),
+    'run-config rule: expected one of balanced, novelty, got "best"': lambda _: RunConfig.parse({"rule": "best"}),
     "run-config min-parties: expected at most min-available = 2, got 3": lambda _: RunConfig.parse(
         {"min-available": 2, "min-parties": 3}
     ),

@@ -18,13 +18,13 @@ pytest.importorskip("dp_accounting")
 GRAM = {"gram", "gram evaluation"}
 SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
-OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
+OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
 PRIVATE = {"noisy", "noisy refinement", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records."""
 
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
-OTHERS = ("label", "model-path", "record-path", "min-update", "party-id", "test-fraction", "split-seed")
+OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction", "split-seed")
 OTHERS += ("memory-limit", "min-examples", "class-prior")
 """Keys that change nothing about who gets an answer."""
 
@@ -35,7 +35,7 @@ DEPLOYED = {
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
-    **{f"policy, {key}": PRIVATE for key in (*OTHERS, "gram", "composition", "max-releases", "response-seconds")},
+    **{f"policy, {key}": PRIVATE for key in (*OTHERS, "gram", "composition", "response-seconds")},
     **{f"policy, {key}": {"model"} for key in ("mechanisms", "neighbours", "records-per-person", "secure, leave")},
     "policy, secure": {"secure share", "secure noisy refinement", "model"},
     "policy, leave": {"leave noisy", "model"},

@@ -26,9 +26,9 @@ hospital = generator.choice(12, len(X), p=generator.dirichlet(np.full(12, 2.0)))
 
 
 def options(parties):
-    """A run of one phase, the counting, with the decay that the counts suggest."""
+    """A run of one phase, the counting."""
     return RunOptions(
-        spec, range(10), parties, rule="bayes", fraction_evaluate=0, distribute=False
+        spec, range(10), parties, decay=0.8, fraction_evaluate=0, distribute=False
     )
 
 
@@ -55,7 +55,7 @@ for region, member in zip(regions, country.counted.members, strict=True):
     print(f"{member}: {member.examples} samples, {member.bytes} bytes")
     for each in region.run.counted.members:
         print(f"    {each}: {each.examples} samples, {each.bytes} bytes")
-pooled = FlyNNClassifier(spec, rule="bayes").fit(X, y)
+pooled = FlyNNClassifier(spec, decay=0.8).fit(X, y)
 print("the country's counts", country.counts.sha256()[:16])
 print("the pooled samples' ", pooled.counts_.sha256()[:16])
 assert country.counts == pooled.counts_

@@ -127,7 +127,7 @@ def _of_model(made: dict[str, Any], path: str) -> tuple[dict[str, Any], RunSpec,
         found = certificate.of_members(model.members)
         rows.append(("federation now", made["federation"]["now"], found))
     if saved is None:
-        if model.aligned or model.members[0].counts.noise:
+        if model.members[0].counts.noise:
             raise DataError("model", "the federation's file of such a run", "a model")
         specs = [member.spec for member in model.members]
         return made, RunSpec(specs, model.classes.tolist(), None, None, model.feature_names), rows

@@ -82,7 +82,6 @@ def facts_of(model: Model) -> dict[str, Any]:
         "gram rows": None if model.gram is None else sum(spec.hash_dim for spec in model.gram.specs),
         "refined": model.refined is not None,
         "class prior": model.prior is not None,
-        "aligned": model.aligned,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
     }

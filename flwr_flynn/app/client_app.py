@@ -120,7 +120,6 @@ def deployed_client(context: Context) -> Client:
             evaluates=node.evaluate,
             leaves=node.leave,
             previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
-            min_update=node.min_update,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,
@@ -137,22 +136,14 @@ def simulated_client(context: Context) -> Client:
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
-    def record() -> OnAnswer | None:
-        config = RunConfig.parse(context.run_config)
-        if not config.record_sites:
-            return None
-        folder = simulated_folder(config, context.run_id) / "sites"
-        folder.mkdir(parents=True, exist_ok=True)
-        return recorder(folder / f"party-{int(node['partition-id'])}{ENDING}", context.run_id)
-
-    def make(on_answer: OnAnswer | None) -> Client:
+    def make(_: OnAnswer | None) -> Client:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
             raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
         party = int(node["partition-id"])
         numbers = config.party_numbers()
         if numbers is not None and party not in numbers and config.action != "withdraw":
-            return UnreadyClient(name, "takes no part in this run", on_answer)
+            return UnreadyClient(name, "takes no part in this run")
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
             share.X,
@@ -164,11 +155,10 @@ def simulated_client(context: Context) -> Client:
             leaves=config.action == "withdraw" and (numbers is None or party in numbers),
             secure=config.secure,
             gram=True,
-            on_answer=on_answer,
             **_common(config, name),
         ).to_client()
 
-    return _ready(make, name, record)
+    return _ready(make, name)
 
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
@@ -182,7 +172,7 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
 
 
 def _ready(
-    make: Callable[[OnAnswer | None], Client], name: str | None, record: Callable[[], OnAnswer | None]
+    make: Callable[[OnAnswer | None], Client], name: str | None, record: Callable[[], OnAnswer | None] = lambda: None
 ) -> Client:
     """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
     on_answer = None

@@ -18,7 +18,6 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
-from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
 from flwr_flynn.federated.run import Run
@@ -70,8 +69,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "columns": columns and {"examples": columns.histograms.n_examples, "missing": columns.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if strategy.selection is None else strategy.selection.to_dict(),
-        "groups": groups(run),
-        "alignment": alignment(run),
         "refinement": refinement(run),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
@@ -119,36 +116,6 @@ def _schema(run: Run) -> dict[str, Any] | None:
     left_out, missing = ({}, {}) if learned is None else (learned.left_out, learned.missing)
     is_learned = learned is not None
     return {**schema.to_dict(), "is_learned": is_learned, "left_out": left_out, "missing": missing}
-
-
-def groups(run: Run) -> dict[str, Any] | None:
-    """Groups of parties, groups left out, and accuracy on the samples that decided; None in a run without groups."""
-    grouping, total, trusted = run.options.grouping, run.state.results.get("counts"), run.options.trusted
-    if grouping is None or trusted is None or not isinstance(total, GroupedCounts):
-        return None
-    model, (X, y) = run.model.model_, trusted
-    return {
-        "seed": grouping.seed,
-        "n_groups": grouping.n_groups,
-        "groups": sorted(total.groups),
-        "left_out": sorted(total.left_out),
-        "parties_left_out": [str(member) for member in run.left_out],
-        "samples": len(y),
-        "accuracy": float((model.scores(X).argmax(axis=1) == run.state.run_spec.codes(y)).mean()),
-    }
-
-
-def alignment(run: Run) -> dict[str, Any] | None:
-    """Parties whose columns were aligned, and leave-one-out without and with it; None in a run without alignment."""
-    columns, is_used = run.state.results.get("aligned columns"), run.model.model_.aligned
-    if not (run.options.align or is_used):
-        return None
-    selection = run.state.results.get("selection")
-    n_aligned, accuracies = run.state.run_spec.n_aligned, None
-    if selection is not None and selection.accuracies and 0 < n_aligned < len(run.state.run_spec.specs):
-        best = [max(each) for each in selection.accuracies]
-        accuracies = max(best[:-n_aligned]), max(best[-n_aligned:])
-    return {"parties": None if columns is None else columns.n_aligned, "is_used": is_used, "accuracies": accuracies}
 
 
 def refinement(run: Run) -> dict[str, Any] | None:
@@ -213,19 +180,17 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     """Digest of the counts of the pooled training samples, and equality of counts and model; None: not comparable."""
     config, strategy, model = run_plan.config, run_plan.strategy, run_plan.strategy.model.model_
     numbers, among = config.party_numbers(), None  # None: all parties
-    if config.action != "train" or numbers is not None or strategy.run.left_out:
+    if config.action != "train" or numbers is not None:
         known = {f"party-{party}": party for party in range(parties)}
         among = [known[member.name] for member in after.members if member.name in known]
     # Counts of some of the parties cannot be the pooled counts.
     complete = config.action != "train" or len(strategy.parties) == (parties if numbers is None else len(numbers))
-    if model.aligned:  # samples of each party are aligned, so that there is no pool of samples
-        return {"equal": None}
     raw, codes = datasets.pooled_training(config, parties, among)
     X = raw if model.schema is None else model.schema.encode(raw)
     counts = [ClassCounts.from_data(each.hash, X, codes, len(model.classes), n_jobs=-1) for each in model.members]
     pooled = counts_sha256([replace(each, counts=found) for each, found in zip(model.members, counts, strict=True)])
     found = {"pooled": pooled, "equal": pooled == counts_sha256(model.members) if complete else None}
-    if config.action != "train" or strategy.run.options.grouping is not None:
+    if config.action != "train":
         return found
     results = {name: result for name, result in strategy.run.state.results.items() if name != "evaluation"}
     if not complete or any(getattr(result, "missing", None) for result in results.values()):
@@ -248,16 +213,14 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         "gram": options.gram_rows(n_examples, run_spec.spec.n_features) if options.has_gram else 0,
         "min_parties": 1,
         "secure_bound": None,
-        "align": False,
         "max_examples_per_party": None,
         "on_phase": None,
     }
     if options.plan is None or run_plan.config.min_examples == 1:
         return replace(options, **alone)
-    specs = run_spec.specs[: len(run_spec.specs) - run_spec.n_aligned]
-    plain = RunSpec(specs, run_spec.classes, feature_names=run_spec.feature_names)
+    plain = RunSpec(run_spec.specs, run_spec.classes, feature_names=run_spec.feature_names)
     scoring = given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)
-    zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in specs]
+    zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in plain.specs]
     begun = Federation(plain, model_of_members(plain, zeros), (), "counts", options.max_members, is_selected=False)
     names: dict[str, Any] = {"learn_schema": False, "feature_names": run_spec.feature_names}
-    return replace(options, **alone, **names, spec=specs, federation=begun, purpose="resume")
+    return replace(options, **alone, **names, spec=plain.specs, federation=begun, purpose="resume")

@@ -52,12 +52,6 @@ class NodeConfig(Settings):
         "the file as it was counted, of a party whose samples have changed since: it answers `action = update`, by "
         "which the counts of `data-path` take the place of those of this file",
     )
-    min_update: int = setting(
-        1,
-        "least number of samples, gone and come, of each class that an update changes: the difference of the counts, "
-        "which the server sees, shows fewer samples as counts of so few do. A smaller update is refused",
-        low=1,
-    )
     model_path: str = setting(
         "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
     )
@@ -84,9 +78,7 @@ class NodeConfig(Settings):
         low=1,
     )
     class_prior: bool = setting(
-        True,
-        "the party's copy of the model gets the class prior of its own training samples, if leave-one-out over them "
-        "decides so; not with `max-epsilon`",
+        True, "the party's copy of the model gets the class prior of its own training samples; not with `max-epsilon`"
     )
     gram: bool = setting(
         False,
@@ -123,7 +115,6 @@ class NodeConfig(Settings):
         "many answers with much noise cost less, and which needs `max-delta`",
         choices=COMPOSITIONS,
     )
-    max_releases: int = _of_policy(100, "most private answers; repeated answers are not counted", low=1, high=10**6)
     evaluate: bool = setting(
         False,
         "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the results leave the party",
@@ -188,7 +179,6 @@ class NodeConfig(Settings):
                 self.neighbours,
                 self.records_per_person,
                 self.secure,
-                max_releases=self.max_releases,
                 composition=self.composition,
             )
         except ConfigError as error:

@@ -57,10 +57,6 @@ def _party_rows(report: Report) -> list[Row]:
         rows.append((f"  updated: {each['party']}", f"{before['examples']} > {now['examples']} samples; {digests}"))
     if report["action"] != "train":
         rows.append(("parties in all", f"{len(report['federation'])}"))
-    if groups := report["groups"]:
-        shown = f"{len(groups['left_out'])} of {len(groups['groups'])}"
-        rows.append(("groups left out", f"{shown}; accuracy {groups['accuracy']:.4f} on the server's samples"))
-        rows += _reasons("left out", dict.fromkeys(groups["parties_left_out"], "its group makes the model worse"))
     return rows
 
 
@@ -108,20 +104,10 @@ def _hash_rows(report: Report) -> list[Row]:
     else:
         rows.append(("candidates", f"{len(best)} with {decays} decays each, compared on {examples} samples"))
         rows.append(("  leave-one-out", ", ".join(best)))
-        if (alignment := report["alignment"]) is not None:
-            rows.append(("alignment", _alignment_text(alignment)))
         for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
             size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
             rows.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
     return rows + _reasons("not in the selection", selection["missing"])
-
-
-def _alignment_text(alignment: dict[str, Any]) -> str:
-    if alignment["accuracies"] is None:
-        return "as in the saved run" if alignment["is_used"] else "none: no party's columns differ beyond chance"
-    plain, aligned = alignment["accuracies"]
-    used = "in the parties' copies of the model" if alignment["is_used"] else "not used"
-    return f"{used}: leave-one-out {aligned:.4f}, {plain:.4f} without; {alignment['parties']} parties align"
 
 
 def _refinement_rows(report: Report) -> list[Row]:

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flwr_flynn.app.run_settings import (
     LATER,
@@ -26,14 +25,9 @@ from flwr_flynn.app.run_settings import (
     simulated,
 )
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
-from flwr_flynn.federated.groups import MOST_GROUPS, NO_GRAM
+from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.scattering import WHITE
-
-_PAPER = {"scaling": "none", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
-"""Settings that preset "paper" fixes, with their values."""
-
-_PAPER_DECAY = "0.5"  # unless the run gives one
 
 _MAX_PARTIES = 10**6  # of a simulation
 
@@ -76,21 +70,6 @@ class FederationSettings(RunSettings):
         "0: `min-available`. With `join`, `withdraw` and `update` parties that must join, leave or change, 0: one",
         low=0,
     )
-    groups: int = setting(
-        0,
-        "most random groups of parties whose counts are summed apart; groups that make the model worse on the samples "
-        "in `trusted` are left out. 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
-        "`center` and `scale`. Not with `epsilon` or `secure`",
-        low=0,
-        high=MOST_GROUPS,
-        fixed_by_federation=("withdraw", "evaluate"),
-    )
-    trusted: str = setting(
-        "",
-        "`groups`: the server's own `.csv`, `.parquet` or `.npz` file of labelled samples, some of every class; its "
-        "label column is `label` (CSV, Parquet) or `y` (NPZ)",
-        needs=("groups",),
-    )
     feature_names: str = _deployed(
         "",
         "deployment: names of the features, with commas between, or a JSON list: each party reads these columns of its "
@@ -110,22 +89,11 @@ class FederationSettings(RunSettings):
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
-    new_classes: str = setting(
-        "",
-        "`join`, `update`: classes that nobody had before, as in `classes`. They come behind the others, whose parties "
-        "are not asked again",
-        deployment_only=True,
-        fixed_by_federation=("withdraw", "evaluate", "resume"),
-    )
 
     def check(self) -> None:
         super().check()
         if self.min_available and self.min_parties > self.min_available:
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
-        if self.groups and not self.trusted:
-            raise self.refused("trusted", "a file of labelled samples with groups", "none")
-        if self.action == "train" and self.new_classes:
-            raise self.refused("new_classes", "none with action = train, which has classes")
         if self.action != "train" and not self.federation:
             raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
         self.party_numbers()
@@ -153,14 +121,13 @@ class FederationSettings(RunSettings):
             numbers |= set(range(ends[0], ends[1] + 1))
         return frozenset(numbers)
 
-    def class_list(self, name: str = "classes") -> list[str | int]:
-        """`classes`, or `new_classes`, as a list: integers where every entry is one, strings otherwise."""
-        text: str = getattr(self, name)
-        classes: list[str | int] = entries(f"run-config {name.replace('_', '-')}", text, (str, int))
-        if not text.startswith("["):
+    def class_list(self) -> list[str | int]:
+        """`classes` as a list: integers where every entry is one, strings otherwise."""
+        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
+        if not self.classes.startswith("["):
             classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
         if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused(name, "different names of one type")
+            raise self.refused("classes", "different names of one type")
         return classes
 
     def feature_list(self) -> tuple[str, ...]:
@@ -207,9 +174,6 @@ class ProcessSettings(RunSettings):
         "ask nobody: print the phases, what would leave in each, bytes, memory, and the node settings that the run "
         "needs, write them to `plan.json` in the output folder, and end",
     )
-    record_sites: bool = simulated(
-        False, "simulation: each party records what leaves it in `sites` in the output folder, two files for each party"
-    )
     memory_limit: float = setting(
         4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0
     )
@@ -236,15 +200,9 @@ class RunConfig(
 
     def check(self) -> None:
         super().check()
-        if self.preset == "paper":
-            for name, fixed in _PAPER.items():
-                if self.is_given(name) and getattr(self, name) != fixed:
-                    raise self.refused(name, f"{fixed or 'none'} with preset = paper")
         if self.secure:
             if self.nodes_at_a_time:
                 raise self.refused("nodes_at_a_time", "0 with secure = true")
-            if self.align:
-                raise self.refused("align", "false with secure = true")
             if self.is_private and not self.honest_parties:
                 raise self.refused("honest_parties", "the parties that share one noise with secure = true and epsilon")
             if self.honest_parties and not (self.is_private and self.delta):
@@ -252,42 +210,32 @@ class RunConfig(
         for name in ("feature_names", "n_features"):
             if self.schema and getattr(self, name):
                 raise self.refused(name, "none with schema")
-        if self.schema == "learn" and (self.secure or self.resolved().scaling != "auto"):
-            raise self.refused("schema", "a file where columns are not learned of in clear")
-        if self.effort == "thorough" and (self.resolved().scaling != "auto" or self.evaluate == "false"):
-            raise self.refused("effort", "quick or default where parties evaluate no committee")
-        if self.is_private:
-            self._require_unscaled("epsilon, which covers no histograms of columns")
-            self._require_none("gram", "0 with epsilon")
-        if self.groups:
-            self._require_unscaled("groups, as any party can spoil histograms of columns")
-            self._require_none("gram", f"0 with groups: {NO_GRAM}")
-            for name in ("align", "epsilon", "secure"):
-                self._require_none(name, "none with groups")
+        decisions = conflicts(
+            gram=self.gram_value(),
+            is_thorough=self.effort == "thorough",
+            is_evaluated=self.evaluate != "false",
+            is_noisy=self.is_private,
+            is_secure=self.secure,
+            learns_columns=self.resolved().scaling == "auto",
+            learns_schema=self.schema == "learn",
+        )
+        for name, is_violated, expected in decisions:
+            if is_violated:
+                raise self.refused(name, expected)
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
                 raise self.refused(row.name, expected)
-
-    def _require_none(self, name: str, expected: str) -> None:
-        if getattr(self, name):
-            raise self.refused(name, expected)
-
-    def _require_unscaled(self, setting: str) -> None:
-        if self.scaling not in ("default", "none"):
-            raise self.refused("scaling", f"none with {setting} (give center and scale, or ranges)", self.scaling)
 
     def evaluates(self, simulated: bool) -> bool:
         """`evaluate`, with "auto" resolved."""
         return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
 
     def resolved(self) -> RunConfig:
-        """These settings, with the values of the preset and of "default" in place."""
-        if self.preset != "paper":
-            learns = not (self.is_private or self.is_public or self.groups)
-            return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
-        given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
-        return replace(self, **given)
+        """These settings, with the value of `scaling="default"` in place."""
+        if self.scaling != "default":
+            return self
+        return replace(self, scaling="none" if self.is_private or self.is_public else "auto")
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
         """The run's `HashPlan`, of these settings as `resolved`."""

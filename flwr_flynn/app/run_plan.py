@@ -21,7 +21,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.settings_parser import as_setting
 from flwr_flynn.app.shared_noise import SharedNoise
@@ -95,9 +94,8 @@ def plan_run(
     """
     if is_simulated(grid):
         datasets.simulated_dataset(config)
-    trusted = _trusted(config)
     parties = _simulated_parties(grid)
-    hashes, strategy = _strategy(config, grid, parties, saved, trusted=trusted, on_phase=on_phase)
+    hashes, strategy = _strategy(config, grid, parties, saved, on_phase=on_phase)
     return RunPlan(config, parties, hashes, strategy, n_rounds(config, strategy.run))
 
 
@@ -152,28 +150,13 @@ def _strategy(
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
-        gram=config.gram or None,
-        align=config.align and saved is None,
-        groups=config.groups,
+        gram=config.gram_value(),
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
     )
     return plan, strategy
-
-
-def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
-    """The samples in `trusted`, for groups."""
-    if not config.groups:
-        return None
-    if ending(Path(config.trusted)) not in ENDINGS:  # not a public data set, which parties may have
-        raise config.refused("trusted", f"a file that ends with one of {', '.join(ENDINGS)}")
-    try:
-        data = datasets.load_dataset(config.trusted, features=config.feature_list())
-    except FlyNNError as error:
-        raise ConfigError("run-config trusted", text=f"run-config trusted: {datasets.full_text(error)}") from None
-    return data.X, data.labels
 
 
 def _require_min_available(config: RunConfig) -> None:
@@ -297,10 +280,6 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
         needed = ColumnsRequest(plan.n_features, classes).memory_of_sum(plan.n_examples, most_bins, floor)
         needs[f"the histograms of {plan.n_features} columns for {n_classes} classes"] = needed
     needs[rows] = sum(memory_needed(spec, n_classes) for spec in specs)
-    if config.groups:
-        held = min(config.groups, parties or config.groups)
-        # Each sum once more at the bits of the trusted samples, which are all bits at most.
-        needs[f"sums of {held} groups"] = 16 * n_classes * specs[0].hash_dim * held
     entry = max(ENTRY_BYTES, 16 * asked)  # of a secure sum
     if config.secure:
         needs[f"a secure sum of {rows}"] = entry * n_classes * sum(spec.hash_dim for spec in specs)
@@ -309,8 +288,9 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
         if config.secure:  # a few digits each
             needs[f"a secure sum of the gradients of {rows}"] = 8 * entry * n_weights
-    if config.gram or plan.has_gram:
-        n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
+    gram = config.gram_value()
+    if gram or (gram is None and plan.has_gram):
+        n_rows = gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
         # In a secure sum, two digits or more for each sum of products.
         secure = entry * n_rows**2 if config.secure else 0
         needs[f"the Gram matrix of {n_rows} rows (gram sets their number)"] = memory_of_gram(n_rows, n_classes) + secure

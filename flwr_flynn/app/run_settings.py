@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr_flynn.app.settings_parser import Settings, as_setting, setting
+from flwr_flynn.app.settings_parser import Settings, as_setting, setting, whole_numbers
 from flwr_flynn.errors import SpecError
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
-from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.gram_scoring import MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS
@@ -105,11 +105,6 @@ class HashSettings(RunSettings):
 
     group = "hash"
 
-    preset: str = _fixed(
-        "default",
-        "`paper`: raw columns, rows of ones, rule `novelty`, decay 0.5 unless given: one round, nothing to choose",
-        choices=("default", "paper"),
-    )
     scaling: str = _fixed(
         "default",
         "`auto`: six hashes are made from histograms of the columns and counted, and the best by leave-one-out are the "
@@ -226,18 +221,11 @@ class ScoringSettings(RunSettings):
         fixed_by_federation=("evaluate",),
     )
     rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
-    gram: int = setting(
-        0,
-        "rows of the hashes of a Gram matrix, such as 1024 or 2048, at least 16; 0: by `effort`. A more accurate model "
-        "by two more exchanges, about a byte for each pair of rows; not with `epsilon`",
-        low=0,
-        high=MOST_ROWS,
+    gram: str = setting(
+        "auto",
+        "rows of the hashes of a Gram matrix, such as 1024 or 2048, from 16 to 4096; 0: none; `auto`: by `effort`. A "
+        "more accurate model by two more exchanges, about a byte for each pair of rows; not with `epsilon`",
         fixed_by_federation=("evaluate",),
-    )
-    align: bool = setting(
-        False,
-        "align the columns of parties whose instruments differ, if leave-one-out over all parties decides so; only "
-        'with `scaling="auto"`, in a new federation, and not with `secure`',
     )
     class_prior: bool = simulated(
         True, "simulated parties may use their own class prior; deployed ones have the node setting"
@@ -246,8 +234,16 @@ class ScoringSettings(RunSettings):
     def check(self) -> None:
         super().check()
         self.decay_value()
-        if 0 < self.gram < LEAST_ROWS:
-            raise self.refused("gram", f"0, or at least {LEAST_ROWS}")
+        self.gram_value()
+
+    def gram_value(self) -> int | None:
+        """`gram` as the strategy takes it; None for "auto"."""
+        if self.gram == "auto":
+            return None
+        numbers = whole_numbers([self.gram])
+        if numbers is None or not 0 <= numbers[0] <= MOST_ROWS:
+            raise self.refused("gram", f'"auto" or an integer from 0 to {MOST_ROWS}')
+        return numbers[0]
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""

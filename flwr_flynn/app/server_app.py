@@ -23,7 +23,6 @@ from flwr_flynn.app.data.datasets import full_text
 from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
-from flwr_flynn.app.settings_parser import as_setting
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated import certificate
 from flwr_flynn.federated.federation_file import Federation, exclusive
@@ -183,11 +182,7 @@ class RunFiles:
         source = self.unfinished if action == "resume" else self.federation
         if not source.is_file():
             raise ConfigError(field, "the server's own file", f"none: {source}")
-        saved = Federation.load(source, int(config.memory_limit * 2**30))
-        try:
-            return saved.with_classes(new) if (new := config.class_list("new_classes")) else saved
-        except ConfigError as error:
-            raise as_setting(error, config.source) from None
+        return Federation.load(source, int(config.memory_limit * 2**30))
 
     def keeper(self, config: RunConfig, run_id: str) -> Callable[[Run], None] | None:
         """A function that saves the state of a run after each phase, once its candidates are known."""

@@ -58,8 +58,6 @@ def _traces(run: RunSpec) -> list[str]:
         found.append("decays and weights of the members, unless parties have chosen them anew in this run")
     if isinstance(run.feature_names, Schema):
         found.append("kinds, levels and gaps of the columns, unless the schema was given: kept as they were learned")
-    if run.n_aligned:
-        found.append("the columns that parties align to: kept")
     return found
 
 

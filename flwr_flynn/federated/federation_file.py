@@ -16,12 +16,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from flwr_flynn import _files
 from flwr_flynn._validation import boolean, integer, is_sha256
@@ -30,7 +28,6 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule
@@ -116,21 +113,6 @@ class Federation:
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
 
-    def with_classes(self, more: Sequence[Label]) -> Federation:
-        """The federation with classes behind its own, of which no member has samples: parties that join may have some.
-
-        A refined model, and one with a Gram matrix, goes back to the counts.
-        """
-        run, n = self.run_spec, self.run_spec.n_classes + len(more)
-        if not run.is_plain or run.n_aligned or self.phase:
-            expected = "none but in a finished federation of exact counts, without secure sums and aligned columns"
-            raise ConfigError("new_classes", expected, len(more))
-        run = replace(run, classes=(*run.classes, *more))
-        parts = tuple(replace(each, counts=each.counts.with_classes(n)) for each in self.shared.members)
-        classes: Any = np.array(run.classes)
-        model = replace(self.shared, members=parts, classes=classes, refined=None, gram=None)
-        return replace(self, run_spec=run, shared=model, members=[_padded(each, n) for each in self.members])
-
     @property
     def is_past_selection(self) -> bool:
         """True if the run goes on behind its selection, or not at all."""
@@ -175,10 +157,8 @@ class Federation:
             "selected": self.is_selected,
             "max_members": self.max_members,
             "thorough": self.is_thorough,
-            "members": [{name: _kept(member)[name] for name in _KEPT} for member in self.members],
+            "members": [{name: getattr(member, name) for name in _KEPT} for member in self.members],
         }
-        if run.reference is not None:
-            roster |= {"n_aligned": run.n_aligned, "reference": run.reference.data.hex()}
         model_file.write(path, self.shared, extra=roster)
 
     @classmethod
@@ -187,27 +167,22 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            expected = _ROSTER | ({"n_aligned", "reference"} if "reference" in roster else set())
-            if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
+            if "reference" in roster:  # of a run of 0.8 that stopped before its selection
+                raise ModelFileError("reference", "none: alignment is gone, train anew", "one")
+            if set(roster) != _ROSTER or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
-            alignment: tuple[Any, ...] = ()
-            if "reference" in roster:
-                data = bytes.fromhex(roster["reference"])
-                alignment = roster["n_aligned"], Reference(len(classes), specs[0].n_features, data)
-            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names, *alignment)
+            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names)
             if roster["mode"] != run.mode:
                 raise ModelFileError("mode", f"{run.mode} with this mechanism and bound", str(roster["mode"])[:40])
-            if model.aligned != (run.n_aligned == len(specs)):
-                raise ModelFileError("n_aligned", "all specs of a model of aligned samples", run.n_aligned)
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             members = [_member(member, len(classes)) for member in roster["members"]]
             rest = [roster[name] for name in ("phase", "max_members", "selected", "thorough")]
-            # Prior and alignment are a party's own, and the guarantee follows from the mechanism: none from a file.
-            model = replace(model, prior=None, alignment=None, guarantee=run.guarantee)
+            # The prior is a party's own, and the guarantee follows from the mechanism: neither from a file.
+            model = replace(model, prior=None, guarantee=run.guarantee)
             return cls(run, model, members, *rest)
 
 
@@ -224,23 +199,12 @@ def _member(values: Any, n_classes: int) -> Member:
     if not isinstance(sha256, list) or not all(map(is_sha256, sha256)):
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:
-        integers = isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
-        if not integers or not 1 <= len(sizes) <= n_classes:
-            raise ModelFileError("sizes", f"{n_classes} integers at most, or none", type(sizes).__name__)
+        if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
+            raise ModelFileError("sizes", f"{n_classes} integers, or none", type(sizes).__name__)
+        if len(sizes) != n_classes:  # 0.8 added classes to a federation
+            raise ModelFileError("sizes", f"{n_classes} integers; with later classes train anew (relearn)", len(sizes))
         sizes = tuple(sizes)
-    return _padded(Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)}), n_classes)
-
-
-def _padded(member: Member, n_classes: int) -> Member:
-    """The member with sizes of so many classes: those behind the ones that there were when it was counted are empty."""
-    if member.sizes is None or (n := len(member.sizes)) == n_classes:
-        return member
-    return replace(member, sizes=member.sizes + (0,) * (n_classes - n), n_classes=member.n_classes or n)
-
-
-def _kept(member: Member) -> dict[str, Any]:
-    """The fields of a member in the file: sizes are of the classes that there were when it was counted."""
-    return asdict(member) | {"sizes": None if member.sizes is None else member.sizes[: member.n_classes]}
+    return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
 
 
 @contextmanager

@@ -98,9 +98,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     if not n_examples or options.learn_schema or run.mechanism is not None or options.federation is not None:
         return None
     specs, n_classes, share = options.counted_specs(run.specs), run.n_classes, n_examples / n_parties
-    n_columns, both = run.spec.n_features, 2 if options.align else 1  # candidates of samples as they are, and aligned
-    reference = 8.0 * n_classes * (1 + 2 * n_columns) * (both - 1)
-    announced = _bytes_of_run(replace(run, specs=specs)) * both + reference
+    n_columns = run.spec.n_features
+    announced = _bytes_of_run(replace(run, specs=specs))
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
     scores = _HEADERS + _SCORE * n_classes * min(share / 4, 2 * N_LEVELS) * (n_classes <= MOST_CLASSES)
     n_groups = len(subgroup_names(options.feature_names, options.group_column))
@@ -108,9 +107,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     members = sums * min(options.max_members, len(specs)) / len(specs)
     found = {
         "columns": (_VALUE * share * n_columns, 0.0),
-        "aligned columns": (_VALUE * share * n_columns, reference),
-        "counts": (both * sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
-        "selection": (both * N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + both * sums),
+        "counts": (sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
+        "selection": (N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + sums),
         "evaluation": (16 * n_classes**2 + scores, announced + members),
     }
     n_rows = options.gram_rows(n_examples, n_columns) if options.has_gram else 0
@@ -139,10 +137,10 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
 
 def layouts(options: RunOptions) -> dict[str, list[Field]]:
     """Fields of an answer by the names of the phases, as many as there can be; open ones where sizes are not known."""
-    run, bound, both = options.run_spec, options.secure_bound or 0, 2 if options.align else 1
+    run, bound = options.run_spec, options.secure_bound or 0
     n_classes, sizes = run.n_classes, Sizes(bound, bound)
-    specs = options.counted_specs(run.specs) * both
-    n_decays = 1 if options.rule == "bayes" or given_scoring(options.rule, options.decay) else N_DECAYS
+    specs = options.counted_specs(run.specs)
+    n_decays = 1 if given_scoring(options.rule, options.decay) else N_DECAYS
     columns = ColumnsRequest(run.spec.n_features, run.classes).fields(sizes)
     n_examples = None if options.plan is None or options.learn_schema else options.plan.n_examples
     n_rows = options.gram or (options.gram_rows(n_examples, run.spec.n_features) if n_examples else 0)
@@ -156,7 +154,6 @@ def layouts(options: RunOptions) -> dict[str, list[Field]]:
         "schema": [Field("summary", (0,), 0, NUMBERS, is_open=True)],
         **{f"bins {number}": [bins] for number in range(1, len(_BINS) + 1)},
         "columns": [bins] if run.is_secure else columns,
-        "aligned columns": [*columns, Field("alignments", (1,), 1, PLAIN)],
         "counts": [Field("counts", (n_classes, spec.hash_dim), bound, fingerprint="0" * 64) for spec in specs],
         "selection": leave_one_out_fields([n_decays] * len(specs), n_classes, sizes),
         **{

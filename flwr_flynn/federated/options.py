@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict
@@ -10,7 +9,6 @@ from typing import Any, Protocol, TypedDict
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.groups import MOST_GROUPS, NO_GRAM, Grouping, Judge
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
@@ -29,6 +27,29 @@ parties whose samples have changed, distribute it, or go on with it."""
 
 
 _MOST_SCORES = 2**24  # integers in the histograms of all subgroups
+
+
+def conflicts(
+    *, gram: int | None, is_thorough: bool, is_evaluated: bool, is_noisy: bool, is_secure: bool,
+    learns_columns: bool, learns_schema: bool,
+) -> Iterator[tuple[str, bool, str]]:  # fmt: skip
+    """Decisions that exclude each other: the run setting, True where it conflicts, and the value that is expected.
+
+    `gram` is a number of rows, 0 for no Gram matrix, or None where the effort decides. Without `is_evaluated` parties
+    do not evaluate a new model.
+    """
+    yield "scaling", learns_columns and is_noisy, "none beside noisy counts (give center and scale, or ranges)"
+    yield "gram", bool(gram) and is_noisy, "0 with noisy counts"
+    yield "gram", bool(gram) and not is_evaluated, "0 where parties do not evaluate a new model"
+    yield "gram", 0 < (gram or 0) < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
+    has_gram = is_thorough and gram is None
+    yield "effort", has_gram and not (learns_columns and is_evaluated), "quick or default where no committee is tried"
+    is_open = learns_columns and not is_secure
+    yield "schema", learns_schema and not is_open, "a given one where columns are not learned of in clear"
+
+
+_OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
+"""Options that stand for settings of other names."""
 
 
 class PlannedPhase(Protocol):
@@ -64,10 +85,6 @@ class RunOptionsDict(TypedDict, total=False):
     group_column: str
     accept_failures: bool
     gram: int | None
-    align: bool
-    groups: int
-    trusted: tuple[Any, Any] | None
-    group_seed: str | None
     phases: Sequence[PlannedPhase] | None
     on_phase: Callable[[Any], object] | None
 
@@ -116,9 +133,9 @@ class RunOptions:
         Learn sums alone, by secure sums: a power of two that no party's counts exceed. The workflow must be
         `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. A `mechanism` is a `GaussianCounts` with
         `n_honest`.
-    fraction_evaluate : float, optional
-        Share of the parties that evaluate the model on held-out samples; 0 leaves out evaluation and selection. By
-        default 1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
+    fraction_evaluate : {0, 1}, optional
+        1: all parties evaluate the model on held-out samples; 0 leaves out evaluation and selection. By default 1; with
+        a mechanism 0, as it does not cover the parties' confusion matrices.
     distribute : bool, default=False
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     group_column : str, default=""
@@ -129,20 +146,6 @@ class RunOptions:
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
         0: none. Default: by the `effort` of a `HashPlan`.
-    align : bool, default=False
-        Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
-        `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties evaluate the model, and without
-        `secure_bound`. Parties join a saved run as it was decided.
-    groups : int, default=0
-        Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
-        worse on the `trusted` samples, see `federated.groups`. The server holds a sum for each group. Only with exact
-        counts in clear by one spec, where nothing is learned of the columns, for purposes "train", "join" and "resume";
-        a decay of "auto" is then suggested by the summed counts. 0: no groups.
-    trusted : pair (X, y), optional
-        Labelled samples that the server owns, some of every class; with `groups`.
-    group_seed : str, optional
-        Key by which the groups are drawn, in hexadecimal; by default a new one, unknown to anybody. With the same key
-        and node ids the groups are the same.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
@@ -168,26 +171,30 @@ class RunOptions:
     group_column: str = ""
     accept_failures: bool = True
     gram: int | None = None
-    align: bool = False
-    groups: int = 0
-    trusted: tuple[Any, Any] | None = field(default=None, repr=False)
-    group_seed: str | None = field(default=None, repr=False)
     phases: Sequence[PlannedPhase] | None = None
     on_phase: Callable[[Any], object] | None = None
     run_spec: RunSpec = field(init=False)
-    grouping: Grouping | None = field(init=False, default=None, repr=False)
-    judge: Judge | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check_values()
+        decisions = conflicts(
+            gram=self.gram,
+            is_thorough=self.plan is not None and self.plan.has_gram,
+            is_evaluated=self.purpose != "evaluate" and self.is_evaluated,
+            is_noisy=self.mechanism is not None,
+            is_secure=self.secure_bound is not None,
+            learns_columns=self.plan is not None,
+            learns_schema=self.learn_schema,
+        )
+        self._refuse(decisions)
         object.__setattr__(self, "run_spec", self._run_spec())
-        for option, is_violated, expected in self._conflicts():
+        self._refuse(self._conflicts())
+
+    def _refuse(self, found: Iterator[tuple[str, bool, str]]) -> None:
+        for name, is_violated, expected in found:
             if is_violated:
+                option = _OPTIONS.get(name, name)
                 raise ConfigError(option, expected, getattr(self, option))
-        if self.groups:
-            seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
-            object.__setattr__(self, "grouping", Grouping(self.groups, seed))
-            object.__setattr__(self, "judge", Judge(self.run_spec, self.trusted))
 
     def _check_values(self) -> None:
         """Check each option by itself, and those that stand for a saved run or a plan."""
@@ -196,14 +203,12 @@ class RunOptions:
             integer("max_examples_per_party", self.max_examples_per_party)
         if self.fraction_evaluate is None:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
-        number("fraction_evaluate", self.fraction_evaluate, 0, 1)
-        for name in ("distribute", "accept_failures", "align", "learn_schema"):
+        if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
+            raise ConfigError("fraction_evaluate", "1 or 0, all parties or none", self.fraction_evaluate)
+        for name in ("distribute", "accept_failures", "learn_schema"):
             boolean(name, getattr(self, name))
-        for name, most in (("groups", MOST_GROUPS), ("gram", MOST_ROWS)):
-            if name != "gram" or self.gram is not None:
-                integer(name, getattr(self, name), least=0, most=most)
-        if self.trusted is not None and not self.groups:
-            raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
+        if self.gram is not None:
+            integer("gram", self.gram, least=0, most=MOST_ROWS)
         one_of("purpose", self.purpose, PURPOSES)
         given_scoring(self.rule, self.decay)
         if (self.federation is None) != (self.purpose == "train"):
@@ -217,7 +222,7 @@ class RunOptions:
                 raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
-        """Options that exclude each other: one of them, True where they do, and the value that is expected."""
+        """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
         run, purpose = self.run_spec, self.purpose
         is_set_aside = purpose in ("withdraw", "update") and not self.accept_failures
         yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
@@ -227,44 +232,17 @@ class RunOptions:
         is_noisy = purpose == "update" and self.mechanism is not None
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
         yield "mechanism", is_noisy, expected
-        if self.groups:
-            # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
-            expected = "0 where hashes follow from histograms of the columns, which a party can spoil"
-            yield "groups", self.plan is not None, expected
-            yield "groups", len(run.specs) > 1, "0 with several specs, as groups are judged by one"
-            yield "groups", run.n_aligned > 0, "0 with aligned samples, as the server's are not"
-            yield "groups", not run.is_plain, f"0 with {run.mode} counts, which are judged in clear"
-            yield "groups", bool(self.gram), f"0 with gram: {NO_GRAM}"
-            yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
-        if self.gram:
-            yield "gram", self.mechanism is not None, "0 with noisy counts"
-            is_tried = purpose != "evaluate" and self.is_evaluated
-            yield "gram", not is_tried, "0 where parties do not evaluate a new model"
-            yield "gram", self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
-        elif self.has_gram:
-            expected = "effort quick or default, or gram 0, where parties evaluate no model"
-            yield "spec", not self.is_evaluated, expected
-        is_alignable = self.selects and self.plan is not None and self.secure_bound is None
-        expected = "False, but in clear for a plan of scaling auto that parties choose from"
-        yield "align", self.align and not is_alignable, expected
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
         n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
         yield "group_column", n_scores > _MOST_SCORES, "one of fewer levels, or none with so many classes"
-        is_open = self.plan is not None and self.secure_bound is None and self.feature_names is None
-        expected = "False, but in clear for a plan of scaling auto, without feature_names"
-        yield "learn_schema", self.learn_schema and not is_open, expected
+        yield "learn_schema", self.learn_schema and self.feature_names is not None, "False beside feature_names"
 
     def _run_spec(self) -> RunSpec:
         spec = self.spec
-        if self.mechanism is not None and self.plan is not None:
-            raise ConfigError("spec", "no scaling by histograms of columns with noisy counts", self.plan.scaling)
         specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
-        alignment: tuple[Any, ...] = ()
-        if self.federation is not None:
-            alignment = self.federation.run_spec.n_aligned, self.federation.run_spec.reference
-        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names, *alignment)
+        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if run.is_secure and self.purpose != "evaluate":
@@ -307,9 +285,9 @@ class RunOptions:
 
     @property
     def selects(self) -> bool:
-        """True if the parties' leave-one-out selects among candidates; it is no group's alone."""
-        several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
-        return self.is_evaluated and self.mechanism is None and several and not self.groups
+        """True if the parties' leave-one-out selects among candidates."""
+        several = len(self.run_spec.specs) > 1 or self.decay == "auto"
+        return self.is_evaluated and self.mechanism is None and several
 
     @property
     def has_members(self) -> bool:

@@ -100,7 +100,7 @@ def model_of_members(
 ) -> Model:
     """The model of some members, with the classes and the privacy guarantee of a run."""
     facts = np.array(run.classes), run.feature_names, run.guarantee, refined
-    return Model(tuple(members), *facts, aligned=run.n_aligned == len(members), gram=gram)
+    return Model(tuple(members), *facts, gram=gram)
 
 
 def federation_of(state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:

@@ -45,16 +45,12 @@ class PartyOptions:
         Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. In a secure sum it leaves
         without this consent.
     class_prior : bool, default=True
-        Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
-        frequencies, see `model.class_prior`. Not with a budget.
+        Give the party's copy of the model its own class frequencies, see `model.class_prior`. Not with a budget.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent before.
     previous : Samples or callable, optional
         The training samples as they were counted, of a party whose samples have changed: it answers runs of action
         update. Of any kind that `load` may be.
-    min_update : int, default=1
-        Least number of samples, gone and come, of each class that an update changes: of fewer the difference of the
-        counts, which the server sees, shows them. A smaller update is refused; below `min_examples` the log warns.
     response_seconds : float, default=0
         With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
     on_model : callable, optional
@@ -75,7 +71,6 @@ class PartyOptions:
     class_prior: bool = True
     leaves: bool = False
     previous: Samples | Callable[[Features], Samples] | None = None
-    min_update: int = 1
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
     on_answer: Callable[[Disclosure], object] | None = None
@@ -86,7 +81,7 @@ class PartyOptions:
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError("name", "a string", type(self.name).__name__)
         n_threads(self.n_jobs)
-        for name in ("memory_limit", "min_examples", "min_update"):
+        for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
         for name in ("evaluates", "secure", "gram", "class_prior", "leaves"):
             boolean(name, getattr(self, name))

@@ -36,7 +36,6 @@ from flwr_flynn.federated.samples import Codes, Features, labelled
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
-from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model
@@ -178,38 +177,21 @@ class SampleAccess:
         X, least = self._loaded().X, self.options.min_examples
         return X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
 
-    def inputs(self, run: RunSpec, before: bool = False) -> tuple[list[Any], npt.NDArray[np.int64]]:
-        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels.
-
-        Those of now, or `before` their change.
-        """
+    def inputs(self, run: RunSpec, before: bool = False) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Training samples, of now or `before` their change, and the codes of their labels."""
         X, codes = self.labelled(run.codes, run.spec.n_features, before)
         for name in elsewhere(run.specs, self._names, X) if isinstance(self._names, Schema) else ():
             log.warning("FlyNN: column %r: no value is near those of other parties; is the unit the same?", name)
-        alignment = self.alignment(run.reference, X, codes)
-        n_plain = len(run.specs) - run.n_aligned
-        return [X] * n_plain + [X if alignment is None else alignment.applied(X)] * run.n_aligned, codes
+        return X, codes
 
-    def admit_update(self, changed: Sequence[int]) -> None:
-        """Raise if the difference of counts tells of so few samples of a class, gone and come, that it shows them.
+    def warn_of_few(self, changed: Sequence[int]) -> None:
+        """Warn if the difference of counts tells of so few samples of a class, gone and come, that it shows them.
 
         `changed` are samples of each class that do not cancel out in the difference: at least as many have changed.
         """
-        few, options = min((n for n in changed if n), default=0), self.options
-        if 0 < few < options.min_update:
-            expected = f"changes of at least {options.min_update} samples in each class that changes"
-            raise ConfigError("node-config min-update", expected, "fewer")
-        if 0 < few < options.min_examples:
+        few = min((n for n in changed if n), default=0)
+        if 0 < few < self.options.min_examples:
             log.warning("FlyNN: the difference is that of %s samples in a class: it shows them to the server", few)
-
-    def alignment(self, reference: Reference | None, X: Any, codes: npt.NDArray[np.int64]) -> Alignment | None:
-        """The party's alignment to what a run announced, if anything, and if its samples call for it."""
-        if reference is None:
-            return None
-        # An aligned copy of the samples, and the histograms of their columns.
-        needed = 80 * X.shape[0] * X.shape[1] + 1024 * reference.n_classes * X.shape[1]
-        self.check_memory(needed, f"the alignment of {X.shape[1]} columns")
-        return reference.alignment(X, codes, self.options.min_examples)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy. No sample decides a refusal.
@@ -325,7 +307,7 @@ class SampleAccess:
         """The model to try, True if it differs by the class prior, and held-out samples, some at a time: numbers, class
         codes, and the model's shared scores.
 
-        The model has the party's alignment and class prior. Where exact counts do not leave the party in clear, nothing
+        The model has the party's class prior. Where exact counts do not leave the party in clear, nothing
         of its own training samples is in it. Of results in a secure sum nobody sees the party's own: they need no
         consent, but with a budget, whose guarantee does not cover them.
         """
@@ -358,18 +340,15 @@ class SampleAccess:
             yield scored(X[rows], true[rows])
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
-        """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
-        has_prior = self.options.class_prior and run.mechanism is None
-        if self.options.budget is not None or not (has_prior or run.n_aligned):
+        """The model with the party's class frequencies, if it has samples; once for a request."""
+        if self.options.budget is not None or run.mechanism is not None or not self.options.class_prior:
             return model
         if self._own is None or self._own[0] is not model:
             own = model
             try:
-                X, codes = self._labelled(self._held(), run.codes, run.spec.n_features)
-                own = replace(own, alignment=self.alignment(run.reference, X, codes))
-                if has_prior:
-                    in_gram = self.options.gram or run.is_secure
-                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_gram))
+                _, codes = self._labelled(self._held(), run.codes, run.spec.n_features)
+                if len(codes):
+                    own = replace(own, prior=own_prior(own, codes))
             except Exception as error:
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
                 log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)

@@ -51,9 +51,9 @@ class Context:
         return absent | dict(self.missing)
 
 
-ALL, NEW, COUNTED, SAMPLE = "all", "new", "counted", "sample"
+ALL, NEW, COUNTED, PRESENT = "all", "new", "counted", "present"
 """Audiences: parties that this phase has no answer of; those of them that are not in the saved federation; parties
-whose counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
+whose counts are in the sum; parties that are there."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Phase:
     collect : callable, default=collect_each
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
-    audience : {"all", "new", "counted", "sample"}, default="all"
+    audience : {"all", "new", "counted", "present"}, default="all"
     eligible : callable, optional
         state -> cids of the only parties that the phase asks; for audience "counted".
     derives_specs : bool, default=False

@@ -12,7 +12,7 @@ resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
 With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on come behind the
-counts. With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to "bins 5"
+counts. In a secure run phases "bins 1" to "bins 5"
 come before the columns, and all phases but the evaluation are on the train channel. Phase "gram" has "gram evaluation"
 behind it; a run that stopped there begins anew with the selection, one that stopped in a noisy round with the first of
 these. Left out are the schema without `learn_schema`; the columns without a plan that derives specs from them; the
@@ -68,7 +68,6 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     before = [
         (table_schema.SCHEMA, options.learn_schema),
         *((phase, is_planned) for phase in (secure_columns.BINS if is_secure else [columns.COLUMNS])),
-        (columns.ALIGNED_COLUMNS, is_planned and options.align),
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),

@@ -159,24 +159,25 @@ def fitting(
     held_out: bool = False,
     of: Callable[[Any, Codes], T],
 ) -> Iterator[tuple[int, list[T]]]:
-    """A function `of` numbers and class codes of the rows that all hashes can hash: for each block its rows and values.
+    """A function `of` numbers and class codes of the rows that all hashes can hash: for each block rows read, and values.
 
     Rows in which that function raises are dropped, too.
     """
     book = check_classes(classes)
     widths = [rows.width, hashers[0].n_features, len(classes), *(hasher.hash_nnz for hasher in hashers)]
 
-    def chosen(X: Any, y: Any) -> T:
+    def chosen(X: Any, y: Any) -> tuple[int, T]:
         numbers, good = as_numbers(X, features)
         check_width(numbers.shape[1], hashers[0].n_features)
         codes = _codes(book, y)
         keep = good & (codes >= 0)
         for hasher in hashers:
             keep[keep] = hasher.fits(numbers[keep])
-        return of(numbers[keep], codes[keep])
+        return len(codes), of(numbers[keep], codes[keep])
 
     for block in rows.blocks(rows_at_a_time(widths, memory), held_out):
-        yield block.n, [*each_part(block, chosen)]
+        parts = [*each_part(block, chosen)]
+        yield sum(n for n, _ in parts), [found for _, found in parts]
 
 
 # -------- values

@@ -44,8 +44,6 @@ class Member:
         Size of its reply.
     seconds : float, optional
         Time that counting took, by the party's own clock.
-    n_classes : int, optional
-        Classes of the counts whose SHA-256 these are, where the federation has more by now.
     change : mapping, optional
         Of a party whose counts this run replaced or took out, see `federated.certificate`.
     """
@@ -58,7 +56,6 @@ class Member:
     run: str = ""
     bytes: int = 0
     seconds: float | None = None
-    n_classes: int | None = None
     change: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property

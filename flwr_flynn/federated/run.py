@@ -20,14 +20,13 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.forecast import Traffic
-from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
-from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
+from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Member, Roster, missing_text
+from flwr_flynn.federated.roster import Failures, Roster, missing_text
 from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
@@ -71,9 +70,7 @@ class Run:
         self.state = RunState(options.run_spec)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
         if options.federation is not None and (self.counting is None or self.needed <= 0):
-            totals = options.federation.totals  # to which late parties are added
-            totals = totals if options.grouping is None else GroupedCounts(totals.parts)
-            self.state = self.state.with_result("counts", totals)
+            self.state = self.state.with_result("counts", options.federation.totals)  # late parties are added to them
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
         self.traffic: dict[str, Traffic] = {}  # likewise
@@ -139,20 +136,16 @@ class Run:
         return counting if is_late else None
 
     def ask(
-        self,
-        channel: str,
-        present: Sequence[str],
-        user_config: Callable[[], Mapping[str, Any]] | None = None,
-        sample: Callable[[int], list[str]] | None = None,
+        self, channel: str, present: Sequence[str], user_config: Callable[[], Mapping[str, Any]] | None = None
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it; None without either.
 
         `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
-        package; `sample` draws so many of the parties that are `present`.
+        package.
         """
         self._leave_out(channel, present)
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
-        if phase is None or not (cids := self._audience(phase, list(present), sample)):
+        if phase is None or not (cids := self._audience(phase, list(present))):
             return None
         request = self._request(phase)
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
@@ -242,9 +235,8 @@ class Run:
 
     def _needed_in(self, phase: Phase) -> int:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
-        if phase.audience == SAMPLE and self.options.is_evaluated:
-            return max(1, int(self.options.min_parties * (self.options.fraction_evaluate or 1.0)))
-        return self.options.min_parties if phase.audience == COUNTED else 0
+        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
+        return self.options.min_parties if is_asked else 0
 
     def _go_on(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         if phase.is_counting:
@@ -273,7 +265,7 @@ class Run:
             return self.rosters.setdefault(phase.name, Roster())
         return Roster(identify=self.options.identify)
 
-    def _audience(self, phase: Phase, present: list[str], sample: Callable[[int], list[str]] | None) -> list[str]:
+    def _audience(self, phase: Phase, present: list[str]) -> list[str]:
         if phase.audience in (ALL, NEW):
             roster = self._roster(phase)
             cids = [cid for cid in present if cid not in roster]
@@ -287,10 +279,6 @@ class Run:
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
-        share = self.options.fraction_evaluate or 1.0  # where nobody evaluates the model, all get it
-        if share < 1 and sample is not None:
-            # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
-            return sample(int(len(present) * share))
         return present
 
     def _leave_out(self, channel: str, present: Sequence[str]) -> None:
@@ -342,14 +330,6 @@ class Run:
         return totals
 
     @property
-    def left_out(self) -> list[Member]:
-        """Parties that this run counted in a group that is left out of the sum."""
-        total, grouping = self.state.results.get("counts"), self.options.grouping
-        if grouping is None or not isinstance(total, GroupedCounts):
-            return []  # without going through the names of all parties after each phase
-        return [each for each in self.counted.counted if grouping.of(each.node) in total.left_out]
-
-    @property
     def counts(self) -> ClassCounts:
         """The sum for the first member of the model; for the first spec until members are selected."""
         return self.totals.parts[member_indices(self.state, self.options)[0]]
@@ -379,8 +359,7 @@ class Run:
         due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)  # of no samples before it
         if self.due is not None and due != self.due.name:
             state = state.without([due])
-        gone = {member.node for member in self.left_out}
-        members = [replace(m, run=m.run or run) for m in self.counted.members if m.node not in gone]
+        members = [replace(m, run=m.run or run) for m in self.counted.members]
         return federation_of(state, self.options, members, due)
 
 

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config, key, refusing
 from flwr_flynn.federated.samples import Features, Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.tables.schema import Schema
 
@@ -76,26 +74,15 @@ class RunSpec:
     mechanism: Mechanism | None = None  # for the spec's `hash_nnz` and for as many classes
     bound: int | None = None
     feature_names: Sequence[str] | Schema | None = None
-    n_aligned: int = 0  # the last so many specs are of samples that each party aligns; only in mode plain
-    reference: Reference | None = None  # what they are aligned to, where there are any
 
     def __post_init__(self) -> None:
-        integer("n_aligned", self.n_aligned, least=0, most=MAX_SPECS)
-        if self.reference is not None and not isinstance(self.reference, Reference):
-            raise ConfigError("reference", "a Reference", type(self.reference).__name__)
-        object.__setattr__(self, "specs", _checked_specs(self.specs, self.n_aligned))
+        object.__setattr__(self, "specs", _checked_specs(self.specs))
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
             object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
         if self.bound is not None:
             check_bound(self.bound)
         self._check_mechanism()
-        integer("n_aligned", self.n_aligned, least=0, most=len(self.specs) if self.is_plain else 0)
-        if (self.reference is None) != (self.n_aligned == 0):
-            raise ConfigError("reference", "one with aligned specs alone", type(self.reference).__name__)
-        shape = (self.n_classes, self.spec.n_features)
-        if self.reference is not None and (self.reference.n_classes, self.reference.n_features) != shape:
-            raise ConfigError("reference", f"{shape[0]} classes and {shape[1]} features", "another number")
 
     def _check_mechanism(self) -> None:
         mechanism: Any = self.mechanism
@@ -154,9 +141,7 @@ class RunSpec:
 
     def only(self, indices: Sequence[int]) -> RunSpec:
         """The same run with some of its specs, in their order."""
-        n_aligned = sum(index >= len(self.specs) - self.n_aligned for index in indices)
-        specs = tuple(self.specs[index] for index in indices)
-        return replace(self, specs=specs, n_aligned=n_aligned, reference=self.reference if n_aligned else None)
+        return replace(self, specs=tuple(self.specs[index] for index in indices))
 
     def to_config(self) -> dict[str, str | bytes]:
         """Config entries for a party."""
@@ -175,8 +160,6 @@ class RunSpec:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
             config[key("bound")] = str(self.bound)
-        if self.reference is not None:
-            config |= {key("n_aligned"): str(self.n_aligned), key("reference"): self.reference.data}
         return config
 
     def digest(self) -> str:
@@ -192,11 +175,7 @@ class RunSpec:
             parsed, classes = announced_specs(config, "specs", MAX_SPECS), config.json("classes", MAX_CHARS)
             mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if "mechanism" in config else None
             bound = announced_bound(config) if "bound" in config else None
-            alignment: tuple[Any, ...] = ()
-            if "reference" in config:
-                shape = len(checked_classes(classes)), parsed[0].n_features
-                alignment = config.json("n_aligned", 20), announced_reference(config, *shape)
-            run = cls(parsed, classes, mechanism, bound, announced_names(config), *alignment)
+            run = cls(parsed, classes, mechanism, bound, announced_names(config))
         if (mode := config.text("mode", 40)) != run.mode:
             raise PayloadError(key("mode"), f"{run.mode} with this mechanism and bound", mode)
         return run
@@ -318,13 +297,7 @@ def announced_names(config: Config) -> Features | None:
     return tuple(names)
 
 
-def announced_reference(config: Config, n_classes: int, n_features: int) -> Reference:
-    """The reference of an alignment that a server announced."""
-    with refusing(key("reference")):
-        return Reference(n_classes, n_features, config.entries.get(key("reference"), b""))
-
-
-def _checked_specs(specs: Any, n_aligned: int) -> tuple[HashSpec, ...]:
+def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
     if isinstance(specs, HashSpec):
         return (specs,)
     if isinstance(specs, FlyHash):
@@ -336,10 +309,8 @@ def _checked_specs(specs: Any, n_aligned: int) -> tuple[HashSpec, ...]:
     for spec in specs:
         if not isinstance(spec, HashSpec):
             raise ConfigError("spec", "only HashSpecs", f"a {type(spec).__name__}")
-    # An aligned spec may be the same as one that is not.
-    pairs = {(spec, index < len(specs) - n_aligned) for index, spec in enumerate(specs)}
-    if len(pairs) < len(specs):
-        raise ConfigError("spec", "different specs", f"{len(specs) - len(pairs)} duplicates")
+    if len(set(specs)) < len(specs):
+        raise ConfigError("spec", "different specs", f"{len(specs) - len(set(specs))} duplicates")
     if len({spec.n_features for spec in specs}) > 1:
         raise ConfigError("spec", "specs of the same n_features", sorted({spec.n_features for spec in specs}))
     return tuple(specs)

@@ -59,7 +59,7 @@ class FlyNNClient(NumPyClient):
         `federated.private_rows.RowReader`, or a function that returns one.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
         As in `federated.party.PartyOptions`.
-    min_update, response_seconds, on_model, on_answer
+    response_seconds, on_model, on_answer
         As in `federated.party.PartyOptions`.
 
     Raises
@@ -101,7 +101,6 @@ class FlyNNClient(NumPyClient):
         class_prior: bool = True,
         leaves: bool = False,
         previous: Samples | Callable[[Features], Samples] | None = None,
-        min_update: int = 1,
         response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
         on_answer: Callable[[Disclosure], object] | None = None,
@@ -116,7 +115,6 @@ class FlyNNClient(NumPyClient):
         given |= {
             "leaves": leaves,
             "previous": previous,
-            "min_update": min_update,
             "response_seconds": response_seconds,
             "on_model": on_model,
             "on_answer": on_answer,

@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.evaluation_result import Evaluation
 from flwr_flynn.federated.forecast import forecast
-from flwr_flynn.federated.phases.columns import AlignedColumns, Columns
+from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
@@ -51,8 +51,8 @@ def hash_lines(run: RunSpec) -> list[str]:
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
     """The plan of a run, before a party is asked."""
     options, spec = run.options, run.state.run_spec
-    evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "none"
-    if options.distribute and not options.fraction_evaluate:
+    evaluated = "all parties" if options.is_evaluated else "none"
+    if options.distribute and not options.is_evaluated:
         evaluated += "; they only get the model"
     yield INFO, f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}"
     if options.plan is not None:
@@ -70,7 +70,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         yield INFO, f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
-        if options.fraction_evaluate:
+        if options.is_evaluated:
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 
@@ -142,14 +142,11 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
     found = run.state.results.get(result.phase.name)
     if result.phase.is_counting:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
-        gone = f"; {len(run.left_out)} in groups that are left out" if run.options.grouping else ""
-        return f"{answers}, {len(run.counted)} in all{enough}{gone}"
+        return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(found, LearnedSchema):
         spec = run.state.run_spec
         n_columns = len(spec.feature_names.columns) if isinstance(spec.feature_names, Schema) else spec.spec.n_features
         return f"{n_columns} columns, {spec.spec.n_features} numbers a row ({answers})"
-    if isinstance(found, AlignedColumns):
-        return f"{answers}; {found.n_aligned} align their columns"
     if isinstance(found, Selection):
         compared = "not compared" if found.accuracy is None else f"best leave-one-out {found.accuracy:.4f}"
         chosen = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices)

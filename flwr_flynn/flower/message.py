@@ -22,7 +22,6 @@ messages of FlyNN from those of another strategy in the same ClientApp.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from logging import WARNING
@@ -59,8 +58,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ----------
     min_available_nodes : int
         Parties to wait for before a round starts.
-    min_evaluate_nodes : int, default=1
-        Least number of parties that evaluate the model, where a fraction is drawn.
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are present.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
@@ -93,7 +90,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self,
         *,
         min_available_nodes: int,
-        min_evaluate_nodes: int = 1,
         wait_timeout: float = 86400,
         train_metrics_aggr_fn: AggregationFn | None = None,
         evaluate_metrics_aggr_fn: AggregationFn | None = None,
@@ -106,7 +102,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if options.get("secure_bound") is not None and options.get("purpose") != "evaluate":
             expected = "None: Flower has SecAgg+ for its legacy API only"
             raise ConfigError("secure_bound", expected, options["secure_bound"])
-        super().__init__(RunOptions(**options), min_available_nodes, min_evaluate_nodes, wait_timeout)
+        super().__init__(RunOptions(**options), min_available_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.action = action
@@ -188,11 +184,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             time.sleep(min(rest, 1))
         return present
 
-    def _draw(self, size: int, present: Sequence[str]) -> list[str]:
-        return random.sample(list(present), size)
-
     def _messages(self, channel: str, present: list[str], user_config: Mapping[str, Any]) -> list[Message]:
-        self._sent, ask = [], self._ask(channel, present, lambda: user_config)
+        self._sent, ask = [], self.run.ask(channel, present, lambda: user_config)
         if ask is None:
             return []
         # A channel has the name of Flower's message type.

@@ -14,8 +14,8 @@ A run needs `FlyNNStrategy.num_rounds` rounds; more rounds are for late parties.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Collection, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -50,9 +50,8 @@ class BaseStrategy(ABC):
 
     _members: ClassVar[str]  # Flower's word for parties in the names of parameters
 
-    def __init__(self, options: RunOptions, min_available: int, min_evaluate: int, wait_timeout: float) -> None:
+    def __init__(self, options: RunOptions, min_available: int, wait_timeout: float) -> None:
         self._min_available = integer(f"min_available_{self._members}", min_available)
-        self._min_evaluate = integer(f"min_evaluate_{self._members}", min_evaluate)
         self.wait_timeout = number("wait_timeout", wait_timeout, 0, 10**9)
         if options.min_parties > self._min_available:
             expected = f"at most min_available_{self._members} = {self._min_available}"
@@ -93,11 +92,6 @@ class BaseStrategy(ABC):
     def missing(self) -> dict[str, str]:
         """Reasons of the missing parties, which were asked and are not counted, by name."""
         return self.run.counted.missing
-
-    @property
-    def left_out(self) -> list[Member]:
-        """Parties in groups that are left out of the sum, see the option `groups`."""
-        return self.run.left_out
 
     @property
     def selection(self) -> Any:
@@ -149,16 +143,6 @@ class BaseStrategy(ABC):
         text = "FlyNN: waited %g s for %s parties; starting with the %s that are there"
         log(WARNING, text, self.wait_timeout, self._min_available, n_present)
 
-    def _ask(self, channel: str, present: Sequence[str], user_config: Callable[[], Mapping[str, Any]]) -> Ask | None:
-        def sample(size: int) -> list[str]:
-            return self._draw(min(max(size, self._min_evaluate), len(present)), present)
-
-        return self.run.ask(channel, present, user_config, sample)
-
-    @abstractmethod
-    def _draw(self, size: int, present: Sequence[str]) -> list[str]:
-        """Draw `size` of the present parties as Flower does."""
-
     def _go_on(
         self, channel: str, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> ExchangeResult | None:
@@ -209,8 +193,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ----------
     min_available_clients : int
         Parties to wait for before a round starts.
-    min_evaluate_clients : int, default=1
-        Least number of parties that evaluate the model, where a fraction is drawn.
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_clients`. Then the round starts with the parties that are present.
     evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn, evaluate_metrics_aggregation_fn
@@ -221,7 +203,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
         are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `mechanism`, `federation`,
         `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`, `accept_failures`,
-        `gram`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
+        `gram`, `phases` and `on_phase`.
 
     Raises
     ------
@@ -242,7 +224,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self,
         *,
         min_available_clients: int,
-        min_evaluate_clients: int = 1,
         wait_timeout: float = 86400,
         evaluate_fn: EvaluateFn | None = None,
         on_fit_config_fn: ConfigFn | None = None,
@@ -251,7 +232,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         **options: Unpack[RunOptionsDict],
     ) -> None:
-        super().__init__(RunOptions(**options), min_available_clients, min_evaluate_clients, wait_timeout)
+        super().__init__(RunOptions(**options), min_available_clients, wait_timeout)
         self.evaluate_fn = evaluate_fn
         self.on_fit_config_fn = on_fit_config_fn
         self.on_evaluate_config_fn = on_evaluate_config_fn
@@ -280,7 +261,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask every party that is present and not counted yet."""
         self._clients = self._wait_for(client_manager)
-        ask = self._ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
+        ask = self.run.ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
         return self._instructions(ask, FitIns)
 
     def aggregate_fit(
@@ -299,7 +280,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask the parties about the present counts: selection, or distribution and evaluation of the model."""
         self._clients, self._manager = _present(client_manager), client_manager
-        ask = self._ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
+        ask = self.run.ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
         return self._instructions(ask, EvaluateIns)
 
     def aggregate_evaluate(
@@ -327,11 +308,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if self._is_waiting and not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
             self._warn_of_few(client_manager.num_available() + left)
         return _present(client_manager)
-
-    def _draw(self, size: int, present: Sequence[str]) -> list[str]:
-        drawn = {client.cid: client for client in self._manager.sample(size, min_num_clients=0)}
-        self._clients.update(drawn)
-        return list(drawn)
 
 
 def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:

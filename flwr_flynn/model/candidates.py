@@ -308,8 +308,6 @@ def candidate_scorings(counts: ClassCounts, rule: str = "balanced", decay: str |
     given = given_scoring(rule, decay)
     if given is not None:
         return [given]
-    if rule == "bayes":
-        return [ScoringRule(rule, suggest_decay(counts, rule))]
     return [ScoringRule(rule, gamma) for gamma in decay_grid(counts, rule)]
 
 

@@ -27,7 +27,7 @@ from flwr_flynn.model.gram import GramMatrix, LearnedGram, gram_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import PredictionMixin
-from flwr_flynn.model.scoring import RULES, suggest_temperature
+from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
 
 Floats = npt.NDArray[np.float64]
@@ -60,11 +60,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     decay : "auto" or float, default="auto"
         gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced accuracy by exact leave-one-out from
         `decay_grid`, the first among equals; other methods take `suggest_decay`.
-    rule : {"balanced", "novelty", "bayes"}, default="balanced"
+    rule : {"balanced", "novelty"}, default="balanced"
         Rule that turns counts into scores, see `flwr_flynn.model.scoring`. "novelty" is the paper's.
     temperature : "auto" or float, default="auto"
         Divisor of log odds in `predict_proba`, above 0. "auto": `fit` takes the temperature of the lowest log-loss by
-        exact leave-one-out; other methods take `suggest_temperature`.
+        exact leave-one-out; other methods take 0.2.
     seed, n_jobs
         As for `HashSpec` and `FlyHash.active`.
     effort : {"quick", "default", "thorough"}, default="default"
@@ -278,8 +278,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         fields = [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]
         if fields:
             raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
-        if self.model_.aligned != other.model_.aligned:
-            raise DataError("merge", "both models of aligned samples, or none", "one")
         if self.model_.schema != other.model_.schema:
             raise DataError("merge", "equal schemas", "schemas that differ")
         for name in ("classes_", "feature_names_in_")[: 2 - (self.model_.schema is not None)]:
@@ -305,7 +303,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
 
     def _change(self, X: Any, codes: npt.NDArray[np.int64], combine: Callable[[Any, Any], Any]) -> None:
         """Add the statistics of samples, or take them out."""
-        samples, gram = (self.model_.inputs(X), codes, len(self.classes_), self.n_jobs), self._gram
+        samples, gram = (X, codes, len(self.classes_), self.n_jobs), self._gram
         counts = [combine(each.counts, ClassCounts.from_data(each.hash, *samples)) for each in self.model_.members]
         if gram is not None:
             gram = gram.changed(combine(gram.sums, GramMatrix.from_data(gram.scoring.specs, *samples)))
@@ -319,7 +317,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             decay = suggest_decay(counts, self.rule) if chosen is None else chosen.decay
         if temperature == "auto":
             temperature = None if chosen is None else chosen.temperature
-            temperature = suggest_temperature(counts, self.rule) if temperature is None else temperature
+            temperature = SUGGESTED_TEMPERATURE if temperature is None else temperature
         return ScoringRule(self.rule, decay, temperature)
 
     def _set_counts(self, counts: Sequence[ClassCounts], gram: LearnedGram | None = None) -> None:

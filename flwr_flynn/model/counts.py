@@ -152,14 +152,6 @@ class ClassCounts:
         """Number of bits, m."""
         return int(self.array.shape[1])
 
-    def with_classes(self, n_classes: int) -> ClassCounts:
-        """Exact counts of more classes, without samples, or of the first of them, which then have all samples."""
-        rows = self.array[:n_classes]
-        if self.noise or self.array[n_classes:].any():
-            raise CountsError("n_classes", "exact counts without samples of other classes", n_classes)
-        array = np.pad(rows, ((0, n_classes - len(rows)), (0, 0)))
-        return ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=self.spec_fingerprint)
-
     @property
     def n_examples(self) -> int:
         """Training samples of all classes; for noisy counts an estimate, 0 where there is none."""

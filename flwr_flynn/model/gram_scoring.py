@@ -117,22 +117,6 @@ class GramScoring:
             out[rows] = (z @ self.weights + self.bias) * UNIT / self.temperature
         return out
 
-    def left_out(
-        self, X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_jobs: int | None = None
-    ) -> Scores:
-        """The same for samples that are in the sums, with class indices, (n,): each about as without itself.
-
-        `n_per_class`, (L,), are all samples in the sums. Each sample has the mean leverage.
-        """
-        out = self.log_odds(X, n_jobs)
-        logs = logs_of_shares(n_per_class)
-        logs[np.isinf(logs)] = 0.0
-        out += logs
-        out[np.arange(len(y)), y] -= self.leverage / self.temperature
-        out /= 1.0 - self.leverage
-        out -= logs
-        return out
-
     @property
     def figures(self) -> dict[str, float]:
         """Temperature, share, accuracy and leverage by their names, for JSON."""

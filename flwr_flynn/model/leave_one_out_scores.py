@@ -59,7 +59,7 @@ def leave_one_out_tables(
         for k, true, scores in left_out_scores(counts, active, y, candidates):
             correct[k] += np.bincount(true[scores.argmax(axis=1) == true], minlength=counts.n_classes)
             if with_losses:
-                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz, candidates[k].rule), true)
+                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz), true)
     return LeaveOneOutTables(correct, log_losses)
 
 
@@ -87,7 +87,6 @@ def left_out_scores(
     """
     bits, labels = _counted_samples(counts, active, y)
     array, sizes = counts.array, counts.n_per_class
-    spread = counts.hash_dim / counts.hash_nnz
     alone = sizes[labels] == 1
     empty = sizes == 0
     for empties in (False, True):
@@ -100,7 +99,7 @@ def left_out_scores(
             continue
         mean = mean_size(sizes, taken=1, empties=int(empties))
         for k, candidate in enumerate(candidates):
-            table = ScoreTable(array, sizes, spread, mean, candidate, with_own=True)
+            table = ScoreTable(array, sizes, mean, candidate, with_own=True)
             for part in blocks(len(samples), counts.n_classes):
                 true = labels[samples[part]]
                 scores = table.scores(bits[samples[part]], true)

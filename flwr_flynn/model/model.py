@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,22 +12,21 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from flwr_flynn._validation import boolean, number
+from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
+    SUGGESTED_TEMPERATURE,
     Scores,
     ScoringRule,
     add_log_probabilities,
     class_novelty,
     class_scores,
     log_odds,
-    suggest_temperature,
 )
 from flwr_flynn.tables.schema import Schema
 
@@ -83,7 +82,7 @@ class ModelMember:
     def temperature(self) -> float:
         """Temperature of the scoring, or the suggested one where none was chosen."""
         chosen = self.scoring.temperature
-        return suggest_temperature(self.counts, self.scoring.rule) if chosen is None else chosen
+        return SUGGESTED_TEMPERATURE if chosen is None else chosen
 
     @property
     def calibrated(self) -> ScoringRule:
@@ -115,13 +114,8 @@ class Model:
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. All else is
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
-    aligned : bool, default=False
-        True if parties aligned the samples that were counted, see `model.alignment`.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
-    alignment : Alignment, optional
-        Of an aligned model the alignment of one party, whose samples it is for. Without it columns are taken as they
-        are, as those of the federation on average. Like the prior it is no part of `sha256`.
 
     Raises
     ------
@@ -132,9 +126,9 @@ class Model:
     --------
     >>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
     >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), ScoringRule("bayes", 0.5))
+    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), ScoringRule("novelty", 0.5))
     >>> Model((member,), [True, False]).member.scoring.rule
-    'bayes'
+    'novelty'
     """
 
     members: tuple[ModelMember, ...]
@@ -143,8 +137,6 @@ class Model:
     guarantee: str | None = None
     refined: Weights | None = None
     prior: Scores | None = None
-    aligned: bool = False
-    alignment: Alignment | None = None
     gram: GramScoring | None = None
 
     def __post_init__(self) -> None:
@@ -179,10 +171,6 @@ class Model:
             object.__setattr__(self, "refined", checked_weights(self.refined, (members[0].spec.hash_dim, n_classes)))
         if self.prior is not None:
             object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
-        boolean("aligned", self.aligned, DataError)
-        if self.alignment is not None and not (self.aligned and len(self.alignment.gain) == n_features):
-            got = f"one of {len(self.alignment.gain)}" if self.aligned else "one of a model that is not aligned"
-            raise DataError("alignment", f"one of {n_features} features", got)
         if self.gram is not None:
             shape = self.gram.specs[0].n_features, len(self.gram.bias)
             if shape != (n_features, n_classes):
@@ -223,29 +211,21 @@ class Model:
         others. With a prior those of `posterior`.
         """
         scores = self.shared_scores(X, n_jobs)
-        return scores if self.prior is None else self.posterior(scores, self.prior)
-
-    def inputs(self, X: Any) -> Any:
-        """Samples as they are hashed: aligned, if the model has an alignment."""
-        return X if self.alignment is None else self.alignment.applied(X)
+        return scores if self.prior is None else self.posterior(scores)
 
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Scores of samples, (n, L), by the shared part: without the prior."""
-        X = self.inputs(X)
         scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
-        return scores if self.gram is None else self.joined(scores, self.gram.log_odds(X, n_jobs))
-
-    def joined(self, scores: Scores, odds: Scores) -> Scores:
-        """Log probabilities by the members' scores and the log odds by the Gram matrix, (n, L) both."""
-        assert self.gram is not None  # else there is nothing to join
+        if self.gram is None:
+            return scores
         total, share = np.zeros(scores.shape), self.gram.share
         if len(self.members) == 1:
-            own = log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
+            own = log_odds(scores, self.member.spec.hash_nnz)
             add_log_probabilities(own, self.member.temperature, 1.0, total)
         else:
             total += scores
         total *= 1 - share
-        add_log_probabilities(odds, 1.0, share, total)
+        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, share, total)
         return self._with_empty_below(total)
 
     def _with_empty_below(self, total: Scores) -> Scores:
@@ -257,47 +237,34 @@ class Model:
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
         """Scores by the shared part, without the Gram matrix, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
-            total = refined_scores(self.refined, active[0])
-        else:
-            total = self.combined(member.scores(bits) for member, bits in zip(self.members, active, strict=True))
-            if len(self.members) == 1:
-                return total
+            return self._with_empty_below(refined_scores(self.refined, active[0]))
+        if len(self.members) == 1:
+            return self.member.scores(active[0])
+        total = np.zeros((len(active[0]), len(self.classes)))
+        for member, bits in zip(self.members, active, strict=True):
+            odds = log_odds(member.scores(bits), member.spec.hash_nnz)
+            add_log_probabilities(odds, member.temperature, member.weight, total)
         return self._with_empty_below(total)
 
-    def combined(self, parts: Iterable[Scores]) -> Scores:
-        """Scores by the shared part from those of each member, (n, L). A class of score -inf keeps it."""
-        total: Scores | None = None
-        for member, scores in zip(self.members, parts, strict=True):
-            if len(self.members) == 1:
-                return scores
-            total = np.where(np.isneginf(scores), -np.inf, 0.0) if total is None else total
-            odds = log_odds(scores, member.spec.hash_nnz, member.scoring.rule)
-            add_log_probabilities(odds, member.temperature, member.weight, total)
-        assert total is not None  # there is a member
-        return total
+    def posterior(self, scores: Scores) -> Scores:
+        """Log probabilities of the classes, (n, L), up to a constant of each sample, by the prior.
 
-    def posterior(self, scores: Scores, prior: Scores) -> Scores:
-        """Log probabilities of the classes, (n, L), up to a constant of each sample, where classes differ in frequency.
-
-        From scores by the shared part and log frequencies, (L,) or (n, L). A class without samples, or of score -inf,
-        is below the others.
+        From scores by the shared part. A class without samples is below the others.
         """
-        total = np.zeros(scores.shape) + prior
+        assert self.prior is not None  # else the scores are the shared part's
+        total = np.zeros(scores.shape) + self.prior
         if not self._is_plain:
             total += scores
         else:
             member = self.member
-            odds = log_odds(scores, member.spec.hash_nnz, member.scoring.rule)
-            add_log_probabilities(odds, member.temperature, 1.0, total)
-        gone = np.isneginf(scores) | self.empty_classes
-        lowest = np.where(gone, np.inf, total).min(axis=1, keepdims=True)
-        return np.where(gone & np.isfinite(lowest), lowest - 1, total)
+            add_log_probabilities(log_odds(scores, member.spec.hash_nnz), member.temperature, 1.0, total)
+        return self._with_empty_below(total)
 
     def log_odds(self, scores: Scores) -> Scores:
         """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
         if not self._is_plain or self.prior is not None:
             return scores
-        return log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
+        return log_odds(scores, self.member.spec.hash_nnz)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""
@@ -319,7 +286,6 @@ class Model:
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
-        X = self.inputs(X)
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
@@ -333,7 +299,7 @@ class Model:
         return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
-        """SHA-256 over the shared part, all but prior and alignment; the same for equal models everywhere."""
+        """SHA-256 over the shared part, all but the prior; the same for equal models everywhere."""
         facts: dict[str, Any] = {
             "members": [
                 [member.counts.sha256(), member.scoring.rule, member.scoring.decay, member.scoring.temperature]
@@ -345,8 +311,6 @@ class Model:
         }
         if self.refined is not None:
             facts["refined"] = weights_sha256(self.refined)
-        if self.aligned:
-            facts["aligned"] = True
         if self.gram is not None:
             facts["gram"] = self.gram.sha256()
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()

@@ -23,7 +23,6 @@ from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
@@ -31,7 +30,7 @@ from flwr_flynn.model.noise_record import Release
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
-_HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "gram"}
+_HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "members", "gram"}
 _GRAM_FIGURES = ("temperature", "share", "accuracy", "leverage")
 
 
@@ -47,7 +46,6 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         "feature_names": _names_to_json(model),
         "guarantee": model.guarantee,
         "refined": model.refined is not None,
-        "aligned": model.aligned,
         "members": [
             {
                 "spec": member.spec.to_dict(),
@@ -79,8 +77,6 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays |= {"gram": _narrow_signed(gram.weights), "bias": gram.bias.astype("<i8")}
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
-    if model.alignment is not None:
-        arrays |= {"gain": model.alignment.gain.astype("<f8"), "offset": model.alignment.offset.astype("<f8")}
     arrays["digest"] = digest_of(*arrays.values())
     with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -127,6 +123,10 @@ def _read_header(archive: zipfile.ZipFile, names: set[str], max_bytes: int) -> t
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
+    if header.pop("aligned", False) is not False:  # in files of 0.8
+        raise ModelFileError(
+            "aligned", "false: alignment is gone, train on columns standardised at the parties", "true"
+        )
     if set(header) != _HEADER:
         raise ModelFileError("header", ", ".join(sorted(_HEADER)), listed([name[:40] for name in sorted(header)], 8))
     if not isinstance(header["members"], list):
@@ -138,15 +138,13 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     with zipfile.ZipFile(stream) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
         text, header = _read_header(archive, names, max_bytes)
-        refined, aligned = (boolean(name, header[name], ModelFileError) for name in ("refined", "aligned"))
+        refined = boolean("refined", header["refined"], ModelFileError)
         members, has_gram = header["members"], header["gram"] is not None
         counts_names = [f"counts_{index}" for index in range(len(members))]
         weights_names = ["weights_0"] if refined else []
         gram_names = ["gram", "bias"] if has_gram else []
         expected = ["header", "digest", *counts_names, *weights_names, *gram_names]
-        own = ["prior"] if "prior" in names else []
-        own += ["gain", "offset"] if aligned and "gain" in names else []
-        expected += own
+        expected += ["prior"] if "prior" in names else []
         if len(archive.namelist()) != len(names) or names - {"extra"} != set(expected):
             raise ModelFileError("arrays", listed(expected, 8), listed([name[:40] for name in sorted(names)], 8))
         classes = _labels_from_json(header["classes"])
@@ -168,10 +166,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         n_rows = sum(spec.hash_dim for spec in gram_specs)
         sizes = 4 * n_rows * len(classes), 8 * len(classes)
         weights += [_read_npy(archive, *each) for each in zip(gram_names, ("[<|]i[124]", "<i8"), sizes, strict=False)]
-        largest = 8 * max(len(classes), specs[0].n_features)
-        owned = {name: _read_npy(archive, name, "<f8", largest) for name in own}
+        priors = [_read_npy(archive, "prior", "<f8", 8 * len(classes))] if "prior" in names else []
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    contents = digest_of(text, *extras, *counts, *weights, *owned.values())
+    contents = digest_of(text, *extras, *counts, *weights, *priors)
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
@@ -182,9 +179,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         _names_from_json(header["feature_names"]),
         header["guarantee"],
         weights.pop(0).astype(np.int32) if refined else None,
-        owned.get("prior"),
-        aligned,
-        Alignment(owned["gain"], owned["offset"]) if "gain" in owned else None,
+        priors[0] if priors else None,
         _gram(header["gram"], gram_specs, *weights) if has_gram else None,
     )
     return model, extra

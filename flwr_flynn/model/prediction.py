@@ -19,7 +19,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.class_prior import log_frequencies, own_prior
+from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.model.model_html import model_html
@@ -142,14 +142,13 @@ class PredictionMixin:
         """Copy whose predictions weigh the classes by their frequencies; this model stays as it is.
 
         Its probabilities are in proportion to those of this model times the frequencies. Counts, scorings and
-        `novelty` are the same, and a class without samples in the counts stays below the others. See also
-        `personalized`.
+        `novelty` are the same, and a class without samples in the counts stays below the others.
 
         Parameters
         ----------
         y : (n,) array-like, optional
-            Labels of samples that occur as often as those to come: class l gets (n_l + a) / (n + a L), with an a of
-            at most 1/2, see `model.class_prior.smoothing`.
+            Labels of a party's samples, whose classes occur as often as in those to come: class l gets (n_l + L p_l) /
+            (n + L), with p_l its share of the samples of this model.
         frequencies : (L,) array-like of float, optional
             Instead of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 
@@ -178,23 +177,13 @@ class PredictionMixin:
         prior = None
         if y is not None:
             codes = class_codes(self.classes_, column_or_1d(y))
-            prior = log_frequencies(np.bincount(codes, minlength=len(self.classes_)))
+            prior = own_prior(self.model_, codes)
         elif frequencies is not None:
             values = np.asarray(frequencies, np.float64)
             if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
                 raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
             prior = np.minimum(log_softmax(np.log(values)), 0.0)
         return self._with(prior)
-
-    def personalized(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Copy for one party: with the prior of its own samples where leave-one-out decides for it, else without.
-
-        X, (n, d), and y, (n,), are the party's training samples. The rule is that of `class_prior.own_prior`; noisy
-        counts get no prior.
-        """
-        check_is_fitted(self)
-        X, y = self._validated(X, y)
-        return self._with(own_prior(self.model_, X, class_codes(self.classes_, y), self.n_jobs))
 
     def _with(self, prior: Floats | None) -> Self:
         changed = copy(self)

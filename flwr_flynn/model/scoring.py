@@ -9,8 +9,6 @@ rule           score of class l
 =============  ====================================================================================================
 ``novelty``    -log f_l, f_l = sum over i in h of gamma ** C[l, i]  (Ram & Sinha 2022, Algorithm 1)
 ``balanced``   the same with C[l, i] * n_mean / n_l for C[l, i]; n_mean is the mean n_l of the classes with samples
-``bayes``      sum over i in h of log((C[l, i] + a) / (n_l + a m / rho)), a = 0.1: up to a constant, the log odds of l
-               by naive Bayes if all classes are equally frequent and each starts with `a` of a sample at every bit
 =============  ====================================================================================================
 
 A class without samples never wins against a class with samples: its score is one less than the lowest of theirs. With
@@ -43,7 +41,10 @@ Sizes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 Scores = npt.NDArray[np.float64]
 Active = npt.NDArray[np.int32]
 
-RULES = ("balanced", "novelty", "bayes")
+RULES = ("balanced", "novelty")
+
+SUGGESTED_TEMPERATURE = 0.2
+"""Temperature for use without training samples, see docs/explanation/defaults.md."""
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
@@ -51,7 +52,6 @@ _LEAST_LOG = -1e9  # of a probability in a model of several members
 BLOCK = 2**20  # scores computed at a time
 _STEPS = 173  # of a fourth root of 1/2 in weight, per unit of accuracy
 _ROOTS = (1.0, 0.8408964152537145, 0.7071067811865476, 0.5946035575013605)  # 2 ** -(k / 4)
-_SMOOTHING = 0.1  # the `a` of rule "bayes", see docs/explanation/defaults.md
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class ScoringRule:
 
     Parameters
     ----------
-    rule : {"balanced", "novelty", "bayes"}
+    rule : {"balanced", "novelty"}
         See `flwr_flynn.model.scoring`.
     decay : float
-        gamma, 0 <= decay < 1. Rule "bayes" does not use it.
+        gamma, 0 <= decay < 1.
     temperature : float, optional
         Divisor of `log_odds` that makes them logarithms of probabilities, above 0. None: not chosen.
 
@@ -105,7 +105,7 @@ def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRul
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     array, n_per_class = _nonnegative(counts)
     few, small = _restrict(array, bits)
-    table = ScoreTable(few, n_per_class, counts.hash_dim / counts.hash_nnz, mean_size(n_per_class), scoring)
+    table = ScoreTable(few, n_per_class, mean_size(n_per_class), scoring)
     scores = np.empty((len(bits), len(array)))
     no_class = np.full(len(bits), -1, np.int64)
     for part in blocks(len(bits), len(array)):
@@ -127,15 +127,12 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
     return sums
 
 
-def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
+def log_odds(scores: Scores, hash_nnz: int) -> Scores:
     """Scores, (n, L), on a scale on which differences are about proportional to log odds.
 
-    -log(f_l / rho + 0.1) - log(f_l) / 4096, or under rule "bayes" the scores themselves. Without the 0.1, a class that
-    knows a sample very well would be far more probable than a class that knows it well. The second term keeps the
-    order.
+    -log(f_l / rho + 0.1) - log(f_l) / 4096. Without the 0.1, a class that knows a sample very well would be far more
+    probable than a class that knows it well. The second term keeps the order.
     """
-    if rule == "bayes":
-        return scores
     odds: Scores = _log_odds(np.ascontiguousarray(scores, np.float64).ravel(), float(hash_nnz)).reshape(scores.shape)
     return odds
 
@@ -146,11 +143,6 @@ def _log_odds(scores, hash_nnz):  # type: ignore[no-untyped-def]
     for i in range(len(scores)):
         odds[i] = scores[i] / 4096 - log(exp(-scores[i]) / hash_nnz + 0.1)
     return odds
-
-
-def suggest_temperature(counts: ClassCounts, rule: str = "balanced") -> float:
-    """Suggest a temperature for use without training samples: 0.2, or rho / 2 under rule "bayes"."""
-    return counts.hash_nnz / 2 if rule == "bayes" else 0.2
 
 
 @njit(nogil=True, cache=True)
@@ -180,27 +172,17 @@ def falling_weight(behind: float) -> float:
 
 
 class ScoreTable:
-    """Term of each bit in the sum of each class, for counts, (L, m), with m / rho of the hash as `spread`.
+    """Term of each bit in the sum of each class, for counts, (L, m).
 
     `with_own` also makes the terms of a training sample in the sum of its own class once it is taken out of the counts.
     """
 
     def __init__(
-        self,
-        counts: Counts,
-        n_per_class: Sizes,
-        spread: float,
-        mean: float,
-        scoring: ScoringRule,
-        with_own: bool = False,
+        self, counts: Counts, n_per_class: Sizes, mean: float, scoring: ScoringRule, with_own: bool = False
     ) -> None:
-        self.counts, self.rule, self.decay = counts, scoring.rule, scoring.decay
-        if self.rule == "bayes":
-            self.weights = _log_rates(counts, 0, n_per_class, spread, _SMOOTHING)
-            self.own = _log_rates(counts, 1, n_per_class, spread, _SMOOTHING) if with_own else self.weights
-            return
-        self.factors = size_factors(n_per_class, 0, mean, self.rule)
-        self.own_factors = size_factors(n_per_class, 1, mean, self.rule)
+        self.counts, self.decay = counts, scoring.decay
+        self.factors = size_factors(n_per_class, 0, mean, scoring.rule)
+        self.own_factors = size_factors(n_per_class, 1, mean, scoring.rule)
         self.weights = _powers(counts, 0, self.factors, self.decay)
         self.own = _powers(counts, 1, self.own_factors, self.decay) if with_own else self.weights
 
@@ -208,8 +190,7 @@ class ScoreTable:
         """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its `own_class`, -1 for none."""
         sums = np.empty((len(active), len(self.counts)))
         _add_weights(active, own_class, self.weights, self.own, sums)
-        if self.rule != "bayes":
-            _minus_logs(sums, active, own_class, self.counts, self.factors, self.own_factors, self.decay)
+        _minus_logs(sums, active, own_class, self.counts, self.factors, self.own_factors, self.decay)
         np.rint(sums * _GRAIN, out=sums)
         sums /= _GRAIN
         return sums
@@ -275,18 +256,6 @@ def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
 def _power(log_decay, exponent):  # type: ignore[no-untyped-def]
     """Power of the decay with this logarithm; 0 ** 0 is 1."""
     return 1.0 if exponent == 0.0 else exp(log_decay * exponent)
-
-
-@njit(nogil=True, cache=True)
-def _log_rates(counts, taken, n_per_class, spread, smoothing):  # type: ignore[no-untyped-def]
-    """Tabulate log((C[l, i] - taken + a) / (n_l - taken + a * spread)) as (m, L)."""
-    n_classes, n_bits = counts.shape
-    out = np.empty((n_bits, n_classes))
-    for label in range(n_classes):
-        size = max(n_per_class[label] - taken, 0) + smoothing * spread
-        for i in range(n_bits):
-            out[i, label] = log((max(counts[label, i] - taken, 0) + smoothing) / size)
-    return out
 
 
 @njit(nogil=True, cache=True)

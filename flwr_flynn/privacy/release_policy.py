@@ -27,6 +27,9 @@ from flwr_flynn.privacy.noise_mechanisms import MECHANISMS, SimulatedRelease
 
 COMPOSITIONS = ("basic", "zcdp")
 
+MOST_RELEASES = 1000
+"""Releases of a ledger, at most: epsilon bounds what they tell, and this the size of the ledger."""
+
 _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
 
@@ -74,8 +77,6 @@ class Policy:
         True if a release may carry a share of the noise, for a secure sum (`n_honest` of `GaussianCounts`). The bounds
         are then on the epsilon of the sum, while `n_honest` parties are honest. A server that invents parties breaks
         that. A share alone has a larger epsilon.
-    max_releases : int, default=100
-        Most releases, at most 1000000; this bounds the size of the ledger, too.
     composition : {"basic", "zcdp"}, default="basic"
         Account by which releases add up, fixed when a ledger is made. "zcdp" needs a `max_delta` above 0, the delta of
         all releases together; the deltas of requests determine their noise, and do not add up.
@@ -87,7 +88,6 @@ class Policy:
     neighbours: str = "add-remove"
     records_per_person: int = 1
     secure_sum: bool = False
-    max_releases: int = 100
     composition: str = "basic"
 
     def __post_init__(self) -> None:
@@ -100,7 +100,6 @@ class Policy:
         one_of("neighbours", self.neighbours, NEIGHBOURS)
         integer("records_per_person", self.records_per_person)
         boolean("secure_sum", self.secure_sum)
-        integer("max_releases", self.max_releases, most=10**6)
         if one_of("composition", self.composition, COMPOSITIONS) == "zcdp":
             number("max_delta", self.max_delta, above=0, below=1)
 
@@ -130,8 +129,8 @@ class Policy:
         inner = unseeded(mechanism)
         if earlier and earlier[0].closes:
             raise self._refusal("max-epsilon", "the one release before this took all of it")
-        if len(earlier) >= self.max_releases:
-            raise self._refusal("max-releases", f"{self.max_releases}; there were {len(earlier)}")
+        if len(earlier) >= MOST_RELEASES:
+            raise PrivacyError("ledger", f"at most {MOST_RELEASES} releases", text="ledger: it is full")
         if self.composition == "basic":  # by the request alone: accounting takes up to seconds
             asked = Cost(inner.target_epsilon, inner.delta)
             self._require_room(*total_cost([*earlier, asked], "basic", 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn._markup import in_bytes
-from flwr_flynn.app.client_app import deployed_client, simulated_client
+from flwr_flynn.app.client_app import deployed_client
 from flwr_flynn.app.disclosure_file import lines, page, recorder
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.phases.counts import CountsRequest
@@ -102,15 +101,3 @@ def test_a_record_that_cannot_be_the_party_s_own_file_is_refused(
     assert found[2][REFUSED].startswith(f"node-config record-path: expected {expected}")
     assert not list(tmp_path.glob("*/*.jsonl"))
     assert np.load(tmp_path / "mine.npz")["y"].shape == (64,)
-
-
-@pytest.mark.parametrize("records", [True, False])
-def test_simulated_parties_record_if_the_run_asks_for_it(records: bool, tmp_path: Path) -> None:
-    pytest.importorskip("flwr_datasets")
-    settings = {"output-dir": str(tmp_path), "record-sites": records}
-    node = {"partition-id": 2, "num-partitions": 3}
-    fit(context(node, **settings), simulated_client)
-    assert (tmp_path / "sites").exists() == records
-    if records:
-        (line,) = lines(tmp_path / "sites" / "party-2.jsonl")
-        assert json.loads(json.dumps(line))["entries"].keys() == {"flynn-party", "flynn-seconds"}

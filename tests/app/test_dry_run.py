@@ -78,8 +78,7 @@ def agrees(plan: dict[str, Any], report: dict[str, Any]) -> None:
         {"n_examples": 40, "hash_dim": 512, "effort": "thorough"},
         {"hash_dim": 128, "scaling": "none", "decay": "0.5"},
         {"hash_dim": 128, "scaling": "none", "evaluate": "false"},
-        {"hash_dim": 128, "preset": "paper", "align": False},
-        {"hash_dim": 128, "align": True, "n_examples": 40},
+        {"hash_dim": 128, "scaling": "none", "rule": "novelty", "decay": "0.5"},
     ],
     ids=str,
 )

@@ -34,8 +34,6 @@ REPORT: dict[str, Any] = {
     "selection": None,
     "refinement": None,
     "gram": None,
-    "alignment": None,
-    "groups": None,
     "specs": [],
     "members": [],
     "traffic": {},
@@ -89,7 +87,6 @@ PRIVACY = {
     "guarantee": "A promise.",
     "notes": ["One."],
 }
-GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out": ["Mallory"]}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +164,7 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
                 "histograms of the columns 10 B up, 20 B down",
                 "selection 10 B up, 20 B down",
             ],
-            ["decay", "alignment"],
+            ["decay"],
         ),
         (
             {"selection": SELECTION | {"accuracies": []}},
@@ -178,21 +175,6 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
             {"selection": ONE_CANDIDATE, "members": [member()]},
             ["decay 0.25, leave-one-out 0.8750, 2 compared on 7 samples"],
             ["candidates", "member"],
-        ),
-        *(
-            ({"selection": SELECTION, "members": MEMBERS, "alignment": alignment}, [f"alignment {text}"], [])
-            for alignment, text in (
-                (
-                    {"parties": 2, "is_used": True, "accuracies": (0.5, 0.75)},
-                    "in the parties' copies of the model: leave-one-out 0.7500, 0.5000 without; 2 parties align",
-                ),
-                (
-                    {"parties": 2, "is_used": False, "accuracies": (0.5, 0.25)},
-                    "not used: leave-one-out 0.2500, 0.5000 without; 2 parties align",
-                ),
-                ({"parties": None, "is_used": True, "accuracies": None}, "as in the saved run"),
-                ({"parties": 0, "is_used": False, "accuracies": None}, "none: no party's columns differ beyond chance"),
-            )
         ),
         (
             {"refinement": REFINEMENT},
@@ -227,14 +209,6 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
             ],
             ["not covered"],
         ),
-        (
-            {"groups": GROUPS},
-            [
-                "groups left out 1 of 2; accuracy 0.5000 on the server's samples",
-                "left out: Mallory its group makes the model worse",
-            ],
-            [],
-        ),
     ],
 )
 def test_rows_of_the_table(changes: dict[str, Any], rows: list[str], absent: list[str], tmp_path: Path) -> None:
@@ -262,22 +236,14 @@ def run_of(
         min_available_clients=3,
         min_parties=3,
         decay=0.5 if spec else "auto",
-        gram=config.gram or None,  # as the app does: None where the effort decides
-        align=config.align,
+        gram=config.gram_value(),
     )
-    offsets = [0.0] * 3 if not config.align else [-6.0, 0.0, 6.0]
-    parties = [
-        FlyNNClient(X[i::3] + offset, y[i::3], min_examples=config.min_examples, gram=True)
-        for i, offset in enumerate(offsets)
-    ]
+    parties = [FlyNNClient(X[i::3], y[i::3], min_examples=config.min_examples, gram=True) for i in range(3)]
     clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
     Server(client_manager=clients, strategy=strategy).fit(strategy.num_rounds, timeout=None)
     monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
     found = reports.compared(RunPlan(config, 3, plan, strategy, 4), 3, strategy.federation("1"))
-    if config.align:
-        assert reports.alignment(strategy.run)["parties"] == 2
-        assert strategy.model.model_.aligned
-    if config.gram:
+    if config.gram_value():
         scoring = strategy.model.model_.gram
         assert reports.gram(strategy.run) == {
             "rows": 32, "accuracy": scoring.accuracy, "share": scoring.share, "missing": {},
@@ -314,7 +280,3 @@ def test_a_run_is_compared_with_what_the_pool_would_tell_of_its_columns(monkeypa
         return X
 
     assert run_of({"min-examples": 1}, monkeypatch, nudged)["model_equal"] is False
-
-
-def test_a_run_that_aligned_columns_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_of({"align": True, "min-examples": 1, "hash-dim": 256}, monkeypatch) == {"equal": None}

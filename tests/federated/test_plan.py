@@ -37,16 +37,13 @@ def names(**changes: Any) -> list[str]:
     [
         ({}, "counts selection evaluation"),
         ({"decay": 0.5}, "counts evaluation"),
-        ({"rule": "bayes"}, "counts evaluation"),
         ({"spec": TWO, "decay": 0.5}, "counts selection evaluation"),
         ({"spec": TWO, "fraction_evaluate": 0}, "counts"),
         ({"fraction_evaluate": 0}, "counts"),
         ({"fraction_evaluate": 0, "distribute": True}, "counts evaluation"),
-        ({"fraction_evaluate": 0.1}, "counts selection evaluation"),
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
         ({"spec": AUTO}, "columns counts selection evaluation"),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
-        ({"spec": AUTO, "align": True}, "columns aligned-columns counts selection evaluation"),
         (
             {"spec": AUTO, "secure_bound": 256, "min_parties": 3},
             f"{BINS} columns counts selection secure-evaluation evaluation",

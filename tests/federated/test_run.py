@@ -49,7 +49,6 @@ from tests.raising import raises
     ("spec", "changes", "rounds"),
     [
         (GRID[0], {"decay": 0.5}, 1),
-        (GRID[0], {"rule": "bayes"}, 1),
         (GRID[0], {}, 2),
         (GRID, {"decay": 0.5}, 2),
         (GRID, {"fraction_evaluate": 0}, 1),

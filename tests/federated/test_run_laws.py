@@ -43,7 +43,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "one spec and scoring": {"spec": GRID[0], "decay": 0.5},
     "two specs": {"spec": GRID},
     "committee": {"spec": PLAN},
-    "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "bayes"},
+    "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "novelty"},
     "nobody evaluates the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
     "gram": {"spec": PLAN, "gram": 32},
     "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
@@ -126,7 +126,7 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
     in_process(options_of(name, distribute=True), shares(), on_model=handed.append)
     run, kept = ended(name)
     assert [model.model_.sha256() for model in (*kept, *handed)] == [digest(run)] * 8
-    np.testing.assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
+    np.testing.assert_array_equal(kept[0].with_prior().predict_proba(X), run.model.predict_proba(X))
 
 
 @pytest.mark.parametrize("name", ["one spec", "nobody evaluates the model", "gram"])

@@ -84,7 +84,7 @@ class Messages(Legacy):
 def _settings(members: str, n: int, changes: dict[str, Any]) -> dict[str, Any]:
     settings = {"spec": SPEC, "classes": CLASSES, "min_parties": min(n, 2) or 1, "wait_timeout": 0, "decay": 0.8}
     given = settings | {"min_available": n or 1} | changes
-    return {f"{name}_{members}" if name in ("min_available", "min_evaluate") else name: given[name] for name in given}
+    return {f"{name}_{members}" if name == "min_available" else name: given[name] for name in given}
 
 
 BOTH = pytest.mark.parametrize("api", [Legacy, Messages], ids=["legacy", "message"])
@@ -111,7 +111,6 @@ def federation(n: int, **more: Any) -> list[FlyNNClient]:
         ({"min_parties": 3}, "min_parties"),
         ({"min_available": 2.0}, "min_available_{}"),
         ({"min_available": True}, "min_available_{}"),
-        ({"min_evaluate": 0}, "min_evaluate_{}"),
         ({"wait_timeout": -1}, "wait_timeout"),
         ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
         ({"classes": []}, "classes"),
@@ -166,7 +165,7 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert sorted(map(str, strategy.parties)) == [f"party-{i}" for i in range(4)]
     assert sum(party.examples or 0 for party in strategy.parties) == 120
-    assert (strategy.missing, strategy.left_out) == ({}, [])
+    assert strategy.missing == {}
     assert strategy.selection is run.state.results["selection"]
     assert strategy.evaluation is not None
     X_test, y_test = (np.concatenate([part[name] for part in shares()]) for name in ("X_test", "y_test"))
@@ -234,20 +233,11 @@ def test_after_waiting_it_starts_with_those_that_are_there(api: Api, caplog: pyt
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("settings", "asked"),
-    [
-        ({"fraction_evaluate": 0}, 0),
-        ({"fraction_evaluate": 0.5}, 4),
-        ({"fraction_evaluate": 0.01}, 1),
-        ({"fraction_evaluate": 0.01, "min_evaluate": 3}, 3),
-        ({"fraction_evaluate": 0.01, "min_evaluate": 40}, 8),
-    ],
-)
-def test_a_fraction_of_the_parties_evaluates(api: Api, settings: dict[str, Any], asked: int) -> None:
+@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.0])
+def test_all_parties_evaluate_or_none(api: Api, fraction: float) -> None:
     network = api(federation(8))
-    network.run(network.make(**settings), 1)
-    assert sum("evaluate" in each for each in network.asked()) == asked
+    network.run(network.make(fraction_evaluate=fraction), 1)
+    assert sum("evaluate" in each for each in network.asked()) == 8 * fraction
 
 
 @BOTH

@@ -235,7 +235,6 @@ def test_ranges_may_be_arrays_and_empty():
 def test_a_given_decay_leaves_no_choice():
     counts = ClassCounts.from_data(FlyHash(HashSpec(4, 100, 2, 5, 0)), X, Y, 3)
     assert candidate_scorings(counts, "novelty", 0.5) == [ScoringRule("novelty", 0.5)]
-    assert len(candidate_scorings(counts, "bayes")) == 1
     with raises(ConfigError, field="decay"):
         candidate_scorings(counts, "novelty", "best")
 

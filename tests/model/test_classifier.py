@@ -52,7 +52,7 @@ def test_scikit_learns_checks(estimator, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([FlyNNClassifier(rule="bayes"), FlyNNClassifier(decay=0.5, n_jobs=2)])
+@parametrize_with_checks([FlyNNClassifier(rule="novelty"), FlyNNClassifier(decay=0.5, n_jobs=2)])
 def test_scikit_learns_checks_with_settings(estimator, check):
     check(estimator)
 
@@ -295,7 +295,7 @@ def test_columns_have_names(tmp_path):
 def test_it_works_in_scikit_learns_machinery():
     search = GridSearchCV(
         make_pipeline(MinMaxScaler(), FlyNNClassifier(hash_dim=2048)),
-        {"flynnclassifier__scaling": [None, "auto"], "flynnclassifier__rule": ["balanced", "bayes"]},
+        {"flynnclassifier__scaling": [None, "auto"], "flynnclassifier__rule": ["balanced", "novelty"]},
         cv=3,
         scoring="balanced_accuracy",
     ).fit(X, Y)
@@ -586,14 +586,14 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
         assert not hasattr(two, name)
         with raises(DataError, field="members", got="2"):
             getattr(two, name)
-    bare = ModelMember(SPEC, member.counts, ScoringRule("bayes", 0.5))
-    assert FlyNNClassifier.from_model(Model((bare,), LABELS)).temperature_ == SPEC.hash_nnz / 2
+    bare = ModelMember(SPEC, member.counts, ScoringRule("novelty", 0.5))
+    assert FlyNNClassifier.from_model(Model((bare,), LABELS)).temperature_ == 0.2
 
 
 def test_parameters_set_after_the_fit_do_not_change_its_model():
     model = fitted()
     expected = model.predict_proba(X)
-    model.set_params(rule="bayes", decay=0.1, temperature=9.0)
+    model.set_params(rule="novelty", decay=0.1, temperature=9.0)
     assert_array_equal(model.predict_proba(X), expected)
 
 

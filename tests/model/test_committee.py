@@ -46,8 +46,7 @@ WEIGHTS = (0.5, 0.25, 0.25)
 READOUTS = {
     "balanced": [("balanced", 0.8, 0.2), ("balanced", 0.5, 1.0), ("balanced", 0.0, 0.7)],
     "novelty": [("novelty", 0.8, 0.2), ("novelty", 0.5, None), ("novelty", 0.9, 3.0)],
-    "bayes": [("bayes", 0.5, 8.0), ("bayes", 0.5, None), ("bayes", 0.5, 2.0)],
-    "several": [("balanced", 0.7, 0.2), ("bayes", 0.5, 4.0), ("novelty", 0.6, 0.5)],
+    "several": [("balanced", 0.7, 0.2), ("novelty", 0.5, 4.0), ("novelty", 0.6, 0.5)],
 }
 
 
@@ -66,10 +65,8 @@ def oracle_scores(model, points):
     total = np.zeros((len(points), len(model.classes)))
     for member in model.members:
         scores = class_scores(member.counts, member.hash.active(points), member.scoring)
-        if member.scoring.rule != "bayes":
-            scores = scores / 4096 - np.log(np.exp(-scores) / member.spec.hash_nnz + 0.1)
-        suggested = member.spec.hash_nnz / 2 if member.scoring.rule == "bayes" else 0.2
-        temperature = suggested if member.scoring.temperature is None else member.scoring.temperature
+        scores = scores / 4096 - np.log(np.exp(-scores) / member.spec.hash_nnz + 0.1)
+        temperature = 0.2 if member.scoring.temperature is None else member.scoring.temperature
         total += member.weight * log_softmax(scores / temperature, axis=1)
     return total
 

@@ -310,21 +310,6 @@ def test_small_classes_and_repeated_samples_are_not_flattered(few: int) -> None:
     assert model.gram.accuracy < right + 0.1
 
 
-def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> None:
-    scoring = FIT.scoring(SPECS, GRAM.n_per_class, *FIT.tables(SPECS, X, Y), 0.8)
-    assert scoring is not None
-    at = next(i for i, weights in enumerate(FIT.weights) if np.array_equal(weights, scoring.weights))
-    z, logs = responses(SPECS, X).astype(float), FIT.log_shares
-    own, whole, nearer = scoring.left_out(X, Y, GRAM.n_per_class), scoring.log_odds(X), []
-    for i in range(40):
-        rest = np.arange(len(Y)) != i
-        fitted = Ridge(alpha=FIT.leverage.strengths[at]).fit(z[rest], np.eye(3)[Y[rest]])
-        retrained = log_softmax(fitted.predict(z[i : i + 1])[0] / scoring.temperature - logs)
-        left_out, with_it = (log_softmax(each[i])[Y[i]] - retrained[Y[i]] for each in (own, whole))
-        nearer.append(abs(left_out) <= abs(with_it) + 1e-9)
-    assert np.mean(nearer) > 0.75
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -382,7 +367,7 @@ def test_a_model_averages_both_log_probabilities_by_their_weights() -> None:
         np.testing.assert_allclose(
             mostly.predict_proba(X), softmax(np.log(expected) + np.log([1, 1, 8]), axis=1), rtol=1e-5, atol=1e-9
         )
-        assert mostly.personalized(X, labels).model_.sha256() == both.model_.sha256() != plain.model_.sha256()
+        assert mostly.model_.sha256() == both.model_.sha256() != plain.model_.sha256()
 
 
 def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:

@@ -100,7 +100,7 @@ def test_log_losses_are_those_of_retrained_models(rule):
     for p in range(len(y)):
         rest = np.arange(len(y)) != p
         model = counted(active[rest], y[rest], 3, 30)
-        (odds,) = log_odds(class_scores(model, active[p : p + 1], ScoringRule(rule, 0.7)), 6, rule)
+        (odds,) = log_odds(class_scores(model, active[p : p + 1], ScoringRule(rule, 0.7)), 6)
         for t, temperature in enumerate(TEMPERATURES):
             shifted = (odds - odds.max()) / temperature
             expected[t] += min(np.log(np.exp(shifted).sum()) - shifted[y[p]], 64.0)

@@ -16,7 +16,6 @@ from flwr_flynn.errors import DataError, ModelFileError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
-from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model
@@ -170,7 +169,7 @@ def test_forging_works(path):
         (b"\xff", "file"),
         (b"{}", "file"),
         *[(set_to("format", value=other), "format") for other in (4, 9, 11, "10", None)],
-        *[(set_to(name, value=bad), name) for name in ("refined", "aligned") for bad in (None, 1, "yes")],
+        *[(set_to("refined", value=bad), "refined") for bad in (None, 1, "yes")],
         (set_to("refined", value=True), "arrays"),  # without weights of the bits
         (set_to("gram", value={}), "arrays"),
         (set_to("format", value=True), "format"),
@@ -464,7 +463,6 @@ def test_the_tables_of_codes_count_as_memory(tmp_path):
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
 PAIRS = LearnedGram.of(OWN, X, CODES, 3, 0.5).scoring
 assert PAIRS is not None
-ALIGNMENT = Alignment(np.array([2.0, 0.5, 1, 1, 1]), np.arange(5.0))
 
 
 @pytest.fixture
@@ -477,33 +475,37 @@ def paired(tmp_path):
 @pytest.mark.parametrize(
     ("scored", "n_members"), [("members", 1), ("members", 2), ("refined", 1), ("gram", 1), ("gram", 2)]
 )
-@pytest.mark.parametrize(("aligned", "alignment"), [(False, None), (True, None), (True, ALIGNMENT)])
 @pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
-def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, aligned, alignment, prior):
+def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, prior):
     both = two_members()
     members = both.members if n_members == 2 else (replace(both.members[0], weight=1.0),)
     parts = {"gram": PAIRS} if scored == "gram" else {}
     if scored == "refined":
         shape = (members[0].spec.hash_dim, 3)
         parts = {"refined": np.random.default_rng(0).integers(-500, 500, shape).astype(np.int32)}
-    model = replace(both, members=members, aligned=aligned, alignment=alignment, prior=prior, **parts)
+    model = replace(both, members=members, prior=prior, **parts)
     model_file.write(tmp_path / "m", model)
     found = FlyNNClassifier.load(tmp_path / "m").model_
-    assert (found.sha256(), found.aligned, found.refined is None) == (model.sha256(), aligned, scored != "refined")
-    assert (found.alignment is None) == (alignment is None)
+    assert (found.sha256(), found.refined is None) == (model.sha256(), scored != "refined")
     assert_array_equal(found.scores(X), model.scores(X))
     model_file.write(tmp_path / "again", found)
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
     with np.load(tmp_path / "m", allow_pickle=False) as file:
-        names = ["header", "digest", *["prior"] * (prior is not None), *["gain", "offset"] * (alignment is not None)]
+        names = ["header", "digest", *["prior"] * (prior is not None)]
         names += ["gram", "bias"] * (scored == "gram")
         names += [f"counts_{i}" for i in range(n_members)] + ["weights_0"] * (scored == "refined")
         assert sorted(file) == sorted(names)
         header = json.loads(file["header"].tobytes())
-    assert (header["format"], header["aligned"]) == (10, aligned)
+    assert header["format"] == 10
     if scored == "gram":
         assert (found.gram.sha256(), found.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
         assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverage"}
+
+
+@pytest.mark.parametrize("change", [lambda fields, _: fields.update(aligned=False), lambda *_: None])
+def test_files_with_a_word_of_alignment_as_in_0_8_are_read(paired, change):
+    rewrite(paired, change)
+    assert FlyNNClassifier.load(paired).model_.gram.sha256() == PAIRS.sha256()
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
@@ -547,9 +549,9 @@ NOT_GRAM = {
     "one more": (put("pairs_1", lambda array: array), "arrays"),
     "refined as well": (put("weights_0", lambda array: array), "arrays"),
     **{f"in format {n}": (lambda fields, _, n=n: fields.update(format=n), "format") for n in (4, 9, 11, True, "10")},
-    "no word of alignment": (lambda fields, _: fields.pop("aligned"), "header"),
+    "an alignment, as in 0.8": (lambda fields, _: fields.update(aligned=True), "aligned"),
     "an odd word of alignment": (lambda fields, _: fields.update(aligned=1), "aligned"),
-    "an alignment of no aligned model": (put("gain", lambda _: np.ones(5)), "arrays"),
+    "an alignment without a word of it": (put("gain", lambda _: np.ones(5)), "arrays"),
     **wrong_arrays("gram", "gram", 2**24),
     "a column less": (put("gram", lambda array: np.ascontiguousarray(array[:, 1:])), "gram"),
     "a bias less": (put("bias", lambda array: array[1:]), "gram"),

@@ -111,7 +111,7 @@ def test_equal_candidates_share_the_weight_and_the_first_comes_first():
     assert choose([table, table, table], np.array([5, 5]), 2) == [Choice(0, 0, 0.5), Choice(1, 0, 0.5)]
 
 
-@pytest.mark.parametrize("rule", ["balanced", "bayes"])
+@pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     """The counts are of all samples; the tables are of those that the subsample keeps."""
     monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
@@ -136,7 +136,7 @@ def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
     assert member.scoring.decay == candidate_scorings(member.counts)[0].decay
 
 
-@pytest.mark.parametrize("rule", ["balanced", "bayes"])
+@pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
     """The decay, the temperature and the weight of a member are chosen by the very counts that it keeps."""
     points, labels = make_classification(600, 8, n_informative=6, n_classes=3, random_state=0)

@@ -128,7 +128,7 @@ def test_sizes_follow_from_public_figures():
 def test_a_plan_takes_all_of_a_policy_by_either_account_and_leaves_nothing(composition, tmp_path):
     mechanism = GaussianRounds(1.0, 1e-5, 3, hash_nnz=4, n_classes=2)
     counts = ClassCounts(np.full((2, 8), 2), hash_nnz=4, spec_fingerprint=64 * "0")
-    ledger = Budget(tmp_path / "state", Policy(1.0, 1e-5, composition=composition, max_releases=2))
+    ledger = Budget(tmp_path / "state", Policy(1.0, 1e-5, composition=composition))
     ledger.release(mechanism, counts.spec_fingerprint, lambda: counts)
     for number in (3, 1, 2):  # in any order
         ledger.release_round(mechanism, counts.spec_fingerprint, number, "w", lambda: np.ones((8, 2), np.int64))

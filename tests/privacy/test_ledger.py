@@ -22,7 +22,7 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, samplers
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, release_policy, samplers
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
@@ -119,8 +119,6 @@ TOO_MUCH = [  # policy, mechanism, field, expected, got
     ({}, GaussianCounts(0.25, 1e-3, **SHAPE), "policy max-delta", None, None),
 ]
 TOO_MUCH_AFTER_ONE = [  # of epsilon .5
-    ({"max_releases": 1}, laplace(0.25), "policy max-releases", None, None),
-    ({"max_releases": 1}, GaussianCounts(0.1, 1e-5, **SHAPE), "policy max-releases", None, None),
     ({}, laplace(0.75), "policy max-epsilon", None, None),
     ({}, GaussianCounts(0.6, 1e-5, **SHAPE), "policy max-epsilon", None, None),
     ({"composition": "zcdp"}, laplace(), "policy composition", "basic", "zcdp"),
@@ -150,9 +148,17 @@ def test_what_the_policy_does_not_allow_is_refused_by_the_request_alone(path, be
     assert open_budget(path).spent() == ((0.5, 0.0) if begun else (0.0, 0.0))
 
 
+def test_a_ledger_that_is_full_gives_earlier_answers_alone(path, monkeypatch):
+    first = answer(open_budget(path), laplace(0.25), HERE)
+    monkeypatch.setattr(release_policy, "MOST_RELEASES", 1)
+    with raises(PrivacyError, field="ledger", expected="at most 1 releases"):
+        open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, never, terms="another")
+    assert open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, never).counts == first.counts
+
+
 def test_an_answer_that_is_there_needs_no_data_and_no_room(path):
     first = answer(open_budget(path), laplace(), HERE)
-    for policy in ({}, {"max_releases": 1}, {"mechanisms": ["gaussian"], "max_epsilon": 0.1}):
+    for policy in ({}, {"mechanisms": ["gaussian"], "max_epsilon": 0.1}):
         again = open_budget(path, **policy).release(laplace(), HERE.spec_fingerprint, never)
         assert (again.counts == first.counts, again.repeated) == (True, True)
     huge = LaplaceCounts(0.001, hash_nnz=2**31 - 1, n_classes=1, records_per_person=10**6)
@@ -184,8 +190,6 @@ def test_what_the_policy_allows(path):
         {"neighbours": "all"},
         {"records_per_person": 0},
         {"secure_sum": "no"},
-        {"max_releases": 0},
-        {"max_releases": 2.0},
         {"composition": "best"},
         {"max_delta": 0.0, "composition": "zcdp"},
         {"max_delta": 1.0, "composition": "zcdp"},
@@ -194,7 +198,6 @@ def test_what_the_policy_allows(path):
 def test_policies_are_checked(bad):
     with raises(ConfigError, field=next(iter(bad))):
         Policy(**{"max_epsilon": 1.0} | bad)
-    assert Policy(1.0).max_releases == 100
 
 
 def lose(path):
@@ -444,9 +447,7 @@ def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, s
 
 def release_many(path, pipe):
     for run in range(1000):
-        pipe.send(
-            answer(open_budget(path, max_releases=1000), laplace(0.001), HERE, terms=f"run {run}").counts.sha256()
-        )
+        pipe.send(answer(open_budget(path), laplace(0.001), HERE, terms=f"run {run}").counts.sha256())
 
 
 def test_a_killed_process_has_recorded_all_it_answered(path):

@@ -338,7 +338,8 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
     X = (random.normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(np.float32)
     weights = [np.array([[0.0, 0.5], [0.0, 0.0]]), np.log(np.array(pooled) / 100)]
     share = splits.Share(X, y, X, y)
-    scores = gradients.logits(weights, X) + np.log([90.5, 10.5]) - np.log(np.array(pooled) + 0.5)
+    shares = (np.array(pooled) + 1) / 102
+    scores = gradients.logits(weights, X) + np.log([90, 10] + 2 * shares) - np.log(shares)
     found = noniid.with_class_prior(share, weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
     alike = splits.Share(X, np.arange(100) % 2, X, y)  # for which the frequencies of the classes say nothing
@@ -346,11 +347,11 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
     if pooled == [50, 50]:
         np.testing.assert_array_equal(noniid.with_class_prior(alike, weights, np.array(pooled)), plain)
     one_class = splits.Share(X[:90], y[:90], X, y)
-    scores = gradients.logits(weights, X) + np.log([90.5, 0.5]) - np.log(np.array(pooled) + 0.5)
+    scores = gradients.logits(weights, X) + np.log([90, 0] + 2 * shares) - np.log(shares)
     found = noniid.with_class_prior(one_class, weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
-    one = splits.Share(X[:1], y[:1], X, y)
-    np.testing.assert_array_equal(noniid.with_class_prior(one, weights, np.array(pooled)), plain)
+    none = splits.Share(X[:0], y[:0], X, y)
+    np.testing.assert_array_equal(noniid.with_class_prior(none, weights, np.array(pooled)), plain)
 
 
 def test_flynn_is_the_pooled_model_in_every_cell(finished):

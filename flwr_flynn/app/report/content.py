@@ -147,8 +147,6 @@ SHAPE: dict[str, Any] = {
     "members": [{"hash_dim": _count, "row_nnz": _count, "hash_nnz": _count, "weight": _figure, "decay": _figure}],
     "specs": [{"hash_dim": _MAYBE_COUNT}],
     "selection": {"choices": [_row(3)], "accuracies": [[_figure]], "examples": _MAYBE_COUNT, "missing": _REASONS},
-    "groups": {"groups": [_scalar], "left_out": [_scalar], "parties_left_out": [_TEXT], "accuracy": _MAYBE},
-    "alignment": {"is_used": _FLAG},
     "refinement": {"rounds": _count, "missing": Each(_REASONS)},
     "gram": {"rows": _count, "accuracy": _MAYBE, "share": _MAYBE, "missing": Each(_REASONS)},
     "traffic": Each({"parties": _count, "up": _figure, "down": _figure}),

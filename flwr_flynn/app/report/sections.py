@@ -55,8 +55,7 @@ def participation(report: Report) -> Parts:
     for each in ("refinement", "gram"):
         phases |= (report[each] or {}).get("missing", {})
     steps += [*phases.items(), ("evaluation", report["evaluation_missing"]), ("saving the model", report["unkept"])]
-    gone = dict.fromkeys((report["groups"] or {}).get("parties_left_out", ()), "its group makes the model worse")
-    rows = [(name, step, reason) for step, reasons in [*steps, ("the model", gone)] for name, reason in reasons.items()]
+    rows = [(name, step, reason) for step, reasons in steps for name, reason in reasons.items()]
     parties = report["parties"]
     if not (rows or parties):
         return []
@@ -144,12 +143,6 @@ def _tried(report: Report) -> Parts:
         else:
             of = f"leave-one-out accuracy {figure(gram['accuracy'])}, weight {figure(gram['share'])}"
             said.append(f"Gram matrix: {count(gram['rows'], 'row')}, {of}.")
-    if alignment := report["alignment"]:
-        used = "is" if alignment["is_used"] else "is not"
-        said.append(f"Alignment of the parties' columns {used} used.")
-    if groups := report["groups"]:
-        gone = f"{len(groups['left_out'])} of {count(len(groups['groups']), 'group')} left out"
-        said.append(f"Groups of parties: {gone}; accuracy {figure(groups['accuracy'])} on the server's samples.")
     return [sentence(each) for each in said]
 
 

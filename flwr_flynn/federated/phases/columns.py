@@ -1,8 +1,7 @@
 """Phase "columns": exact histograms of the columns, from which the server derives the specs.
 
 They tell five digits of every value. With `min_examples` above 1 a party tells some order statistics of each class
-alone, whatever a request says, see `ColumnHistograms.from_data`. Where parties may align their columns, a phase
-"aligned columns" follows: the histograms of the columns as each party aligns them.
+alone, whatever a request says, see `ColumnHistograms.from_data`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, announced_reference, names_to_json
+from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, names_to_json
 from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.rank_codes import KEY_BITS, MANTISSA_BITS
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.tables.schema import Schema
@@ -39,31 +37,15 @@ USUAL_BINS = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""
 
 
-@dataclass(frozen=True)
-class AlignedHistograms:
-    """Histograms of aligned columns, and the number of parties that align theirs; those of others are as they are."""
-
-    histograms: ColumnHistograms
-    n_aligned: int = 0
-
-    def __add__(self, other: AlignedHistograms) -> AlignedHistograms:
-        return AlignedHistograms(self.histograms + other.histograms, self.n_aligned + other.n_aligned)
-
-
 @register
 @dataclass(frozen=True)
-class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
-    """Ask for the histograms of the columns; with a `reference`, as a party aligns them to it.
-
-    The floor is the party's own. Its groups of samples follow from the ranks of its values, which no alignment changes.
-    So all answers of a party are about the same order statistics.
-    """
+class ColumnsRequest(Request[ColumnHistograms]):
+    """Ask for the histograms of the columns. The floor is the party's own."""
 
     n_features: int
     classes: Sequence[Label]
     feature_names: Sequence[str] | Schema | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    reference: Reference | None = None
 
     phase = "columns"
 
@@ -87,12 +69,11 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
         return self.memory_needed + _SUM_BYTES * min(n_cells, most_bins * len(self.classes) * self.n_features)
 
     def to_config(self) -> dict[str, Scalar]:
-        names, reference = self.feature_names, self.reference
+        names = self.feature_names
         return {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
             **({} if names is None else {key("feature_names"): names_to_json(names)}),
-            **({} if reference is None else {key("reference"): reference.data}),
         }
 
     @classmethod
@@ -100,10 +81,8 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
         with refusing():
             n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
             request = cls(n_features, classes, announced_names(config))
-        n_classes = len(request.classes)
-        party.check_memory(request.memory_needed, f"histograms of {n_features} columns, {n_classes} classes")
-        if "reference" in config:  # set behind the check of memory, without a second one of the classes
-            object.__setattr__(request, "reference", announced_reference(config, n_classes, n_features))
+        what = f"histograms of {n_features} columns, {len(request.classes)} classes"
+        party.check_memory(request.memory_needed, what)
         return request
 
     def samples(self, party: SampleAccess) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -120,13 +99,10 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
         return found
 
-    def measured(self, party: SampleAccess) -> tuple[ColumnHistograms | AlignedHistograms, int]:
+    def measured(self, party: SampleAccess) -> tuple[ColumnHistograms, int]:
         X, codes = self.samples(party)
-        alignment = party.alignment(self.reference, X, codes)
-        found = self.of_samples(party, X if alignment is None else alignment.applied(X), codes)
-        if self.reference is None:
-            return found, found.n_examples
-        return AlignedHistograms(found, int(alignment is not None)), found.n_examples
+        found = self.of_samples(party, X, codes)
+        return found, found.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes, n_cells = len(self.classes), min(sizes.total * self.n_features, _MOST_CELLS)
@@ -134,30 +110,26 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
             Field("class sizes", (n_classes,), sizes.per_class, PLAIN, per_sample=1),
             Field("gaps", (n_cells,), n_classes * self.n_features << KEY_BITS, NUMBERS, is_open=True),
             Field("cells", (n_cells,), max(sizes.total - 1, 0), NUMBERS, is_open=True),
-            *([] if self.reference is None else [Field("alignments", (1,), 1, PLAIN)]),
         ]
 
-    def parts(self, statistic: ColumnHistograms | AlignedHistograms) -> list[Array]:
-        if isinstance(statistic, AlignedHistograms):
-            return [*self.parts(statistic.histograms), np.array([statistic.n_aligned])]
+    def parts(self, statistic: ColumnHistograms) -> list[Array]:
         return [statistic.n_per_class, np.diff(statistic.cells, prepend=-1) - 1, statistic.counts - 1]
 
-    def leasts(self, statistic: ColumnHistograms | AlignedHistograms) -> list[int | None]:
-        sizes, _, _, *alignments = super().leasts(statistic)
+    def leasts(self, statistic: ColumnHistograms) -> list[int | None]:
+        sizes, _, _ = super().leasts(statistic)
         counts = self.parts(statistic)[2] + 1
         smallest = int(counts.min()) if counts.size else None
-        return [sizes, smallest, smallest, *alignments]  # a gap tells the value of a cell
+        return [sizes, smallest, smallest]  # a gap tells the value of a cell
 
-    def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms | AlignedHistograms:
-        sizes, gaps, counts, *n_aligned = parts
+    def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
+        sizes, gaps, counts = parts
         if len(gaps) != len(counts):
             raise PayloadError("histograms", f"{len(gaps)} counts, one for each gap", len(counts))
         # Gaps are bounded, but not their sum, which may wrap around: then cells do not ascend, and are refused.
         try:
-            found = ColumnHistograms(self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1)
+            return ColumnHistograms(self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1)
         except DataError as error:
             raise PayloadError("histograms", error.expected, error.got) from None
-        return AlignedHistograms(found, int(n_aligned[0].item())) if n_aligned else found
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.max_examples or self.capacity // 1024
@@ -165,12 +137,12 @@ class ColumnsRequest(Request[ColumnHistograms | AlignedHistograms]):
             raise PayloadError("histograms", f"at most {most} examples", announced)
         return Sizes(announced, announced)
 
-    def check(self, statistic: ColumnHistograms | AlignedHistograms, sizes: Sizes) -> None:
+    def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
         if (n_examples := sum(self.sizes(statistic).tolist())) != sizes.total:
             raise PayloadError("histograms", f"{sizes.total} examples as announced", n_examples)
 
-    def sizes(self, statistic: ColumnHistograms | AlignedHistograms) -> npt.NDArray[np.int64]:
-        return (statistic.histograms if isinstance(statistic, AlignedHistograms) else statistic).n_per_class
+    def sizes(self, statistic: ColumnHistograms) -> npt.NDArray[np.int64]:
+        return statistic.n_per_class
 
     @property
     def capacity(self) -> int:
@@ -211,36 +183,3 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
 
 
 COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True)
-
-
-# ---- columns as each party aligns them
-
-
-@dataclass(frozen=True)
-class AlignedColumns:
-    """The result of the phase."""
-
-    n_aligned: int  # parties that have an alignment
-    missing: dict[str, str]  # reasons of parties without an answer, by name
-
-
-def _reference(state: RunState) -> Reference:
-    columns: Columns = state.results[COLUMNS.name]
-    return Reference.of(columns.histograms)
-
-
-def _ask_aligned(state: RunState, context: Context) -> ColumnsRequest:
-    return replace(request_of(state, context), reference=_reference(state))
-
-
-def _fold_aligned(state: RunState, batch: Batch[AlignedHistograms], context: Context) -> RunState:
-    total, run = batch.total, state.run_spec
-    if total.n_aligned and not state.results[COLUMNS.name].fallback_reason:
-        aligned, trouble = derive_specs(plan_of(state, context), total.histograms)
-        if not trouble:
-            run = replace(run, specs=(*run.specs, *aligned), n_aligned=len(aligned), reference=_reference(state))
-    result = AlignedColumns(total.n_aligned, dict(context.missing))
-    return replace(state, run_spec=run).with_result(ALIGNED_COLUMNS.name, result)
-
-
-ALIGNED_COLUMNS = Phase("aligned columns", TRAIN, _ask_aligned, _fold_aligned, derives_specs=True)

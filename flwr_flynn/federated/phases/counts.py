@@ -3,7 +3,6 @@
 A new federation starts from zeros. Parties join a saved run by adding to its sum, and leave it by sending once more the
 counts they were counted by: their SHA-256 must be the same, so that the rest is the sum of the others, bit for bit.
 A party whose samples have changed, some taken out, corrected or new, sends both, the counts of then and of now.
-With the option `groups` parties are summed in random groups, of which some may be left out, see `federated.groups`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import CountsError, PayloadError
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import certificate, codec
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
@@ -62,15 +60,13 @@ class CountsRequest(ExactCountsRequest):
     """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
 
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    grouping: Grouping | None = None  # the server's alone, as what follows
-    totals: CountsOfSpecs | None = None  # of the saved run
+    totals: CountsOfSpecs | None = None  # of the saved run; the server's alone
 
     phase = "counts"
 
     @property
     def start(self) -> CountsOfSpecs:
-        total = no_counts(self.run) if self.totals is None else self.totals
-        return total if self.grouping is None else GroupedCounts(total.parts)
+        return no_counts(self.run) if self.totals is None else self.totals
 
     @classmethod
     def disclosure(cls, run: RunSpec) -> str:
@@ -110,11 +106,11 @@ class CountsRequest(ExactCountsRequest):
 
     def counted(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
         """Counts of the party's samples, or of those `before` their change, and the number of samples."""
-        inputs, codes = party.inputs(self.run, before)
+        X, codes = party.inputs(self.run, before)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = tuple(
             ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
-            for hasher, X in zip(self.run.hashers, inputs, strict=True)
+            for hasher in self.run.hashers
         )
         return CountsOfSpecs(counts), counts[0].n_examples
 
@@ -131,12 +127,6 @@ class CountsRequest(ExactCountsRequest):
     def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
         if self.run.mechanism is None:
             super().check(statistic, sizes)
-
-    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
-        counts = super().read(arrays, reply, member)
-        if self.grouping is None or counts is None:
-            return counts
-        return GroupedCounts(counts.parts, {self.grouping.of(reply.cid): counts})
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return statistic.parts[0].n_per_class if self.run.is_plain else None
@@ -189,7 +179,7 @@ class WithdrawRequest(JoinRequest):
             text = "added by a secure sum, in which nobody's counts are known: it cannot be taken out"
             raise PayloadError("member", "one whose counts are known", "added by a secure sum", text=text)
         for index in found:
-            if before[index].sha256 == _digests(statistic, before[index].n_classes):
+            if before[index].sha256 == statistic.sha256:
                 return index
         got = "counts of another SHA-256; have its data or settings changed?"
         raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
@@ -202,16 +192,6 @@ class WithdrawRequest(JoinRequest):
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         return total - statistic
-
-
-def _digests(counts: CountsOfSpecs, n_classes: int | None) -> tuple[str, ...]:
-    """SHA-256 of counts as when there were `n_classes`; () if they have samples of later ones."""
-    if n_classes is None:
-        return counts.sha256
-    try:
-        return CountsOfSpecs(tuple(part.with_classes(n_classes) for part in counts.parts)).sha256
-    except CountsError:
-        return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +236,7 @@ class UpdateRequest(WithdrawRequest):
         after, n_examples = self.counted(party)
         first = after.parts[0]
         changed = -(-np.abs(first.array - before.parts[0].array).sum(axis=1) // first.hash_nnz)
-        party.admit_update(changed.tolist())
+        party.warn_of_few(changed.tolist())
         return UpdatedCounts(after.parts, before), n_examples
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
@@ -293,18 +273,14 @@ _KINDS = {"withdraw": WithdrawRequest, "update": UpdateRequest}
 
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
-    announced = state.run_spec, options.max_examples_per_party, options.grouping
+    announced = state.run_spec, options.max_examples_per_party
     if options.federation is None:
         return CountsRequest(*announced)
     return _KINDS.get(options.purpose, JoinRequest)(*announced, options.federation.totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
-    total, judge = batch.total, context.options.judge
-    if judge is not None:
-        assert isinstance(total, GroupedCounts)  # else nobody would be judged
-        total = total.leaving_out(judge.harmful_groups(total))
-    return state.with_result("counts", total)
+    return state.with_result("counts", batch.total)
 
 
 def phase_for(options: RunOptions) -> Phase:

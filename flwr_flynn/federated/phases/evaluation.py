@@ -31,7 +31,7 @@ from flwr_flynn.federated.evaluation_result import Evaluation, by_group, evaluat
 from flwr_flynn.federated.layout import OF_PARTY, PLAIN, Field, Sizes, contents, of_arrays, to_arrays
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
-from flwr_flynn.federated.phase import COUNTED, SAMPLE, Context, Phase, RunState
+from flwr_flynn.federated.phase import COUNTED, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
@@ -344,7 +344,7 @@ def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> Run
 
 
 EVALUATION = Phase(
-    "evaluation", EVALUATE, _request, _fold, collect=partial(collect_each, keep=of_party), audience=SAMPLE
+    "evaluation", EVALUATE, _request, _fold, collect=partial(collect_each, keep=of_party), audience=PRESENT
 )
 SECURE_EVALUATION = Phase(
     "secure evaluation", TRAIN, _secure_request, _fold_summed, collect=collect_secure, audience=COUNTED

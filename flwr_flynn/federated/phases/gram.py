@@ -22,7 +22,6 @@ from flwr_flynn.errors import DataError, PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import NUMBERS, OF_CLASS, PLAIN, Field, Sizes
-from flwr_flynn.federated.outcome import run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
@@ -73,7 +72,7 @@ class GramRequest(RunRequest[GramMatrix]):
         return cls(admitted(config, party, cls.phase))
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
-        (X, *_), codes = party.inputs(self.run)  # hashes are all of aligned samples, or none
+        X, codes = party.inputs(self.run)
         run, progress = self.run, party.progress(len(codes))
         sums = GramMatrix.from_data(run.specs, X, codes, run.n_classes, party.options.n_jobs, progress)
         return sums, len(codes)
@@ -182,7 +181,7 @@ class GramEvaluationRequest(RunRequest[Tables]):
         return cls(run, GramFit(np.stack(np.split(weights, n_strengths, axis=1)), bias, sizes, leverage))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        (X, *_), codes = party.inputs(self.run)
+        X, codes = party.inputs(self.run)
         left_out, correct, losses = (table.copy() for table in self.zero.tables)
         for rows in batches_of_kept(X, codes, self.fit.n_per_class, N_LEFT_OUT):
             found = self.fit.tables(self.run.specs, X[rows], codes[rows], party.options.n_jobs)
@@ -260,14 +259,9 @@ class GramResult:
 
 
 def _ask(state: RunState, context: Context) -> GramRequest:
-    members, every = run_of_members(state, context.options), state.run_spec
-    n_plain = len(every.specs) - every.n_aligned
-    # Those that the members were chosen from: of aligned samples, or of the others.
-    run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
     n_examples = state.results["counts"].parts[0].n_examples
     n_rows = context.options.gram_rows(n_examples, state.run_spec.spec.n_features)
-    specs = gram_specs(run.specs, n_rows)
-    return GramRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
+    return GramRequest(replace(state.run_spec, specs=gram_specs(state.run_spec.specs, n_rows)))
 
 
 def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:

@@ -83,17 +83,14 @@ class SelectionRequest(RunRequest[Tables]):
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        inputs, codes = party.inputs(self.run)
+        X, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
-        subsample = kept(inputs[0], codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
+        subsample = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
         n_examples = len(codes)
         if not subsample.all():
-            taken = {id(X): X[subsample] for X in inputs}
-            inputs, codes = [taken[id(X)] for X in inputs], codes[subsample]
+            X, codes = X[subsample], codes[subsample]
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
-        for hasher, X, counts, scorings in zip(
-            self.run.hashers, inputs, self.totals.parts, self.candidates, strict=True
-        ):
+        for hasher, counts, scorings in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
             tables += leave_one_out_tables(counts, batches, scorings)
         return Tables(tuple(tables)), n_examples
@@ -157,23 +154,16 @@ def select(
     parties: int,
     missing: dict[str, str],
     max_members: int,
-    n_aligned: int = 0,
     before: Sequence[ModelMember] = (),
 ) -> Selection:
     """The best candidates by the sum of the replies.
 
-    Without samples these are the members `before`, of a saved run, or else the first spec with the suggested decay. The
-    specs of aligned samples, the last `n_aligned`, are chosen from if the best of them is better than all others.
+    Without samples these are the members `before`, of a saved run, or else the first spec with the suggested decay.
     """
     n_per_class, correct, losses = np.zeros(1, np.int64), [np.zeros((1, 1), np.int64)], []
     if total is not None and total.tables[0].any():
         n_per_class, correct, losses = total.tables[0][0], list(total.tables[1::2]), list(total.tables[2::2])
-    n_plain, first, eligible = len(correct) - n_aligned, 0, correct
-    if losses and 0 < n_plain < len(correct):
-        best = [max(mean_recall(row, n_per_class) for row in table) for table in correct]
-        first = n_plain if max(best[n_plain:]) > max(best[:n_plain]) else 0
-        eligible = correct[first:] if first else correct[:n_plain]
-    choices = [replace(each, spec=each.spec + first) for each in choose(eligible, n_per_class, max_members)]
+    choices = choose(correct, n_per_class, max_members)
     scorings = [candidates[choice.spec][choice.scoring] for choice in choices]
     if before and not losses:
         choices = [Choice(i, 0, member.weight) for i, member in enumerate(before)]
@@ -207,9 +197,9 @@ def _request(state: RunState, context: Context) -> SelectionRequest:
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     candidates, missing = context.request.candidates, context.unanswered_by(batch.passed)
-    options, n_parties, n_aligned = context.options, len(batch.passed), state.run_spec.n_aligned
+    options, n_parties = context.options, len(batch.passed)
     before = members_of(state, options) if options.has_members else ()
-    selection = select(candidates, batch.total, n_parties, missing, options.max_members, n_aligned, before)
+    selection = select(candidates, batch.total, n_parties, missing, options.max_members, before)
     return state.with_result("selection", selection)
 
 

@@ -116,8 +116,6 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
             "examples": 1900,
             "missing": {},
         },
-        "groups": None,
-        "alignment": {"parties": 2, "is_used": False, "accuracies": [0.86, 0.85]},
         "refinement": {"rounds": 24, "missing": {}},
         "gram": None,
         "traffic": {

@@ -92,14 +92,7 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
 
 def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
     made = metrics()
-    settings = {
-        "alpha": 0.3,
-        "align": True,
-        "seed": 7,
-        "classes": 'a b,"c",d\'e\\f $x',
-        "center": "\u00fc\tx",
-        "decay": "0.5",
-    }
+    settings = {"alpha": 0.3, "seed": 7, "classes": 'a b,"c",d\'e\\f $x', "center": "\u00fc\tx", "decay": "0.5"}
     made["settings"] = {"dataset": "digits", "output-dir": "out", **settings}
     pre = tree(page(made)).find(".//pre")
     assert pre is not None

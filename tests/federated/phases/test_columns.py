@@ -18,7 +18,6 @@ from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests.federated.runs import (
@@ -131,17 +130,6 @@ def test_the_floor_is_the_party_s_own(floor: Any) -> None:
     """A request has none: another one would have the party tell of other values."""
     party = party_of(SWEPT[MET, None], np.full(97, "a"))
     assert asked(party, ColumnsRequest(1, ("a",)), floor) == of_told(SWEPT[TOLD])
-
-
-@pytest.mark.parametrize("mean", [-40.0, 1.0, 900.0])
-def test_an_alignment_of_the_server_s_choice_leads_to_the_same_ranks(mean: float) -> None:
-    party = party_of(SWEPT[MET, None], np.full(97, "a"))
-    samples = np.random.default_rng(1).normal(mean, 3, size=(500, 1))
-    reference = Reference.of(ColumnHistograms.from_data(samples, np.zeros(500, np.int64), 1))
-    alignment = reference.alignment(SWEPT[:, None], np.zeros(97, np.int64), 5)
-    assert alignment is not None
-    found = asked(party, ColumnsRequest(1, ("a",), reference=reference), 1)
-    assert found == of_told(alignment.applied(SWEPT[TOLD, None])[:, 0])
 
 
 def test_bins_and_classes_of_few_samples_stay_at_home() -> None:

@@ -32,7 +32,7 @@ from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import evaluation_of
+from tests.fakes import config_of, evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
 from tests.raising import raises
 
@@ -81,7 +81,7 @@ def test_the_model_is_read_as_the_server_says() -> None:
     received: list[FlyNNClassifier] = []
     run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
     request = evaluation_of(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
-    replied(request, party_of(X, LABELS, on_model=received.append))
+    replied(request, party_of(X, LABELS, on_model=received.append, class_prior=False))
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
     assert list(model.feature_names_in_) == list("abcd")
@@ -369,10 +369,8 @@ def skewed() -> tuple[Any, Any]:
 
 def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
     X_own, y_own = skewed()
-    others = np.random.default_rng(0).normal(4, 2, (40, 4))
     for X_train, y_train, options in (
         (X[:0], LABELS[:0], {}),  # no samples
-        (others, np.repeat(["setosa", "virginica"], 20), {}),  # not in the counts
         (X_own[:, :3], y_own, {}),  # not of this form
         (X_own, y_own, {"class_prior": False}),
     ):
@@ -427,6 +425,17 @@ def test_results_of_a_secure_sum_do_not_leave_in_clear() -> None:
     clear = SecureEvaluationRequest(RUN, REQUEST.model)
     party = party_of(X, LABELS, X, LABELS, secure=True)
     assert refusal(clear, party, {}).startswith("bound: expected the bound of a secure sum")
+
+
+def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation() -> None:
+    seen = []
+    for rows in (slice(0, 150), slice(0, 60), slice(50, 110)):  # of other class frequencies
+        party = party_of(X[rows], LABELS[rows], X, LABELS, secure=True, evaluates=True)
+        answer = party.answer(config_of(REQUEST), REQUEST.arrays())
+        assert REFUSED not in answer.metrics
+        seen.append([matrix.tolist() for matrix in answer.arrays])
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == 3  # one matrix, histograms and sums
 
 
 # ---- histograms of scores

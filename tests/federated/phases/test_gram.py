@@ -98,7 +98,7 @@ PLAIN = in_process(options(SPEC, decay=0.5, gram=0), parts())
 # ---- the pooled model
 
 
-@pytest.mark.parametrize(("rows", "changes"), [(16, {}), (17, {"decay": 0.5}), (100, {"rule": "bayes"})], ids=str)
+@pytest.mark.parametrize(("rows", "changes"), [(16, {}), (17, {"decay": 0.5}), (100, {"rule": "novelty"})], ids=str)
 def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(rows: int, changes: dict[str, Any]) -> None:
     run = in_process(options(SPEC, gram=rows, **changes), parts())
     pooled = FlyNNClassifier(SPEC, gram=rows, **changes).fit(X, LABELS).model_.gram

@@ -200,7 +200,7 @@ def test_what_json_gets_holds_every_candidate() -> None:
 
 @pytest.mark.parametrize(
     ("n_specs", "rule", "decay", "needed"),
-    [(1, "balanced", "auto", True), (1, "balanced", 0.5, False), (1, "bayes", "auto", False), (2, "bayes", 0.5, True)],
+    [(1, "balanced", "auto", True), (1, "balanced", 0.5, False), (2, "novelty", 0.5, True)],
 )
 def test_one_candidate_is_not_selected(n_specs: int, rule: str, decay: Any, needed: bool) -> None:
     assert RunOptions(**options_for(GRID[:n_specs], rule=rule, decay=decay)).selects == needed
