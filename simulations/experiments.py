@@ -18,7 +18,6 @@ EXPERIMENTS = {
     "scaling": "the paper's Figure 2 and its table: 1 to 16 parties",
     "theory": "agreement with kNN beside Theorem 2's bound; time, memory and bytes beside Lemmas 1, 2 and 5",
     "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
-    "plan": "the accuracy that `flwr-flynn privacy plan` predicts, beside what runs with noise measure",
     "membership": "an attacker who asks who was among the training samples, with and without noise",
     "tables": "mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests and kNN",
     "figures": "AUROC, calibration and losses of a run beside scikit-learn, and the coverage of their intervals",

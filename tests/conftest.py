@@ -25,7 +25,7 @@ FIRST = (
     "federated/test_run_laws", "federated/phases/test_gram", "model/test_classifier",
     "integration/test_simulation", "flower/test_secagg", "hashing/test_flyhash", "test_fuzz", "simulations/test_noniid",
     "privacy/test_noise_mechanisms", "app/data/test_datasets", "simulations/test_liars", "federated/test_forecast",
-    "app/test_server_app", "test_policy_table", "simulations/test_plan", "federated/test_aligned",
+    "app/test_server_app", "test_policy_table", "federated/test_aligned",
     "federated/test_laws", "flower/test_turns", "privacy/test_ledger",
 )  # fmt: skip
 

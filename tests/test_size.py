@@ -14,11 +14,11 @@ SIZES = {
     "tables": 790,
     "hashing": 1179,
     "model": 3137,
-    "privacy": 1143,
+    "privacy": 952,
     "federated": 4206,
     "flower": 930,
-    "app": 4586,
-    "all": 16386,
+    "app": 4527,
+    "all": 16136,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_certificate, cli_files, cli_model, cli_privacy
+from flwr_flynn.app import cli_certificate, cli_files, cli_model
 from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
@@ -46,8 +46,6 @@ def _run(options: argparse.Namespace) -> int:
         return cli_model.show(options.model, as_json=options.json)
     if verb == "report":
         return page.show(options.metrics)
-    if verb == "privacy":
-        return cli_privacy.show(options)
     dialect = Dialect(
         SEPARATOR_NAMES.get(options.separator, ""),
         options.decimal,
@@ -124,8 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--label", default="", help="the party's node settings: its label column,")
     verb.add_argument("--test-fraction", type=float, help="the share that it holds out (default: 0.2),")
     verb.add_argument("--split-seed", type=int, help="and the seed of that (default: 0)")
-
-    cli_privacy.add_verb(verbs)
 
     verb = verbs.add_parser("predict", parents=[of_files], help="classify the rows of a file, as CSV")
     verb.add_argument("model", help="a model file (.npz)")

@@ -43,7 +43,6 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
-from flwr_flynn.privacy.planning import BASIS, expected
 from flwr_flynn.tables import schema_file
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
@@ -75,15 +74,8 @@ class RunPlan:
 
     @property
     def notes(self) -> list[str]:
-        """Assumptions of the guarantee, and the accuracy to expect of a new federation, in words."""
-        mechanism, config = self.strategy.run.options.run_spec.mechanism, self.config
-        if mechanism is None or self.hashes is None:
-            return []
-        said, n_parties = [str(self.shared)] if self.shared else [], config.min_available or self.parties or 1
-        found = expected(mechanism, self.hashes.n_examples or 0, n_parties)
-        if found and not (config.hash_dim or config.hash_nnz):  # with the sizes that were measured
-            said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 % {BASIS}.")
-        return said
+        """Assumptions of the guarantee, in words."""
+        return [str(self.shared)] if self.shared else []
 
 
 def plan_run(

@@ -285,7 +285,7 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixtur
     (folder / "new.csv").write_text((folder / "own.csv").read_text())
     (folder / "metrics.json").write_text(json.dumps(metrics()))
     lines = shell_lines()
-    verbs = {"schema", "check", "show", "predict", "report", "certificate", "privacy"}
+    verbs = {"schema", "check", "show", "predict", "report", "certificate"}
     assert {line.split()[1] for line in lines} == verbs
     for line in lines:
         command, _, target = line.partition(" > ")
