@@ -10,7 +10,7 @@ EXPERIMENTS = {
     "trees": "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees",
     "liars": "parties that lie: caps, groups and the server's own samples, beside Krum and trimmed means",
     "large_file": "a CSV file larger than memory: rows a second and memory while it is read and counted",
-    "forget": "seconds and bytes to forget samples of a party, beside training again; checking the certificate",
+    "forget": "seconds and bytes to forget samples of a party, beside training again",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",
     "openml": "the paper's tables and scatter plots on OpenML's data sets",

@@ -106,9 +106,8 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
 
 
 def _updates(run: Run) -> list[dict[str, Any]]:
-    """Parties whose counts were replaced: number of samples, and SHA-256 of the counts, before and now."""
-    changed = [(str(member), member.change) for member in run.counted.counted if member.change is not None]
-    return [{"party": name, "before": each["before"], "now": each["now"]} for name, each in changed if each["now"]]
+    """Parties whose counts were replaced or taken out: their samples and the SHA-256 of the counts, before and now."""
+    return [{"party": str(member), **member.change} for member in run.counted.counted if member.change is not None]
 
 
 def _schema(run: Run) -> dict[str, Any] | None:

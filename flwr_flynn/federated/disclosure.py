@@ -47,7 +47,7 @@ class Disclosure:
     entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
     bytes: int  # of all of it
     sha256: str | None  # of the arrays' bytes, one after the other; None without any, and in a secure sum
-    change: Mapping[str, Any] | None = None  # of an update or a withdrawal in clear, see `federated.certificate`
+    change: Mapping[str, Any] | None = None  # of an update or a withdrawal in clear, see `Request.change`
 
     def to_json(self, **more: Any) -> str:
         """The record as one line, with `more` in it."""

@@ -211,7 +211,7 @@ class Request(ABC, Generic[S]):
         return ()
 
     def change(self, statistic: S) -> dict[str, Any] | None:
-        """SHA-256 of the counts that an answer in clear replaces or takes out, see `federated.certificate`."""
+        """Samples and SHA-256 of counts that an answer in clear replaces or takes out: "before", and "now" or None."""
         return None
 
     def match(self, statistic: S, cid: str, name: str, taken: set[int]) -> int | None:

@@ -47,7 +47,7 @@ class Member:
     n_classes : int, optional
         Classes of the counts whose SHA-256 these are, where the federation has more by now.
     change : mapping, optional
-        Of a party whose counts this run replaced or took out, see `federated.certificate`.
+        Of a party whose counts this run replaced or took out, see `Request.change`.
     """
 
     name: str

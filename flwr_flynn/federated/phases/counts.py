@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import CountsError, PayloadError
-from flwr_flynn.federated import certificate, codec
+from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
@@ -195,13 +195,19 @@ class WithdrawRequest(JoinRequest):
         raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
-        return None if self.bound is not None else certificate.change(self.run, statistic, None)
+        return None if self.bound is not None else {"before": _in_short(statistic), "now": None}
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return 0
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         return total - statistic
+
+
+def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
+    """Samples, None with noise, and SHA-256 of counts."""
+    first = counts.parts[0]
+    return {"examples": None if first.noise else first.n_examples, "sha256": list(counts.sha256)}
 
 
 def _digests(counts: CountsOfSpecs, n_classes: int | None) -> tuple[str, ...]:
@@ -278,7 +284,7 @@ class UpdateRequest(WithdrawRequest):
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
         assert isinstance(statistic, UpdatedCounts)  # of this request
-        return certificate.change(self.run, statistic.before, statistic)
+        return {"before": _in_short(statistic.before), "now": _in_short(statistic)}
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return statistic.parts[0].n_examples
