@@ -19,7 +19,7 @@ PUBLIC = {
     "SimulatedRelease TopTLaplace mechanism_from_dict suggest_spec",
     "flwr_flynn.secagg": "mod workflow",
     "flwr_flynn.federation": "Federation Member",
-    "flwr_flynn.tables": "Column Schema read_schema scattered",
+    "flwr_flynn.tables": "Column Schema read_schema",
 }
 
 

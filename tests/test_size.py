@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 415,
-    "tables": 790,
+    "tables": 656,
     "hashing": 1179,
     "model": 3132,
     "privacy": 952,
     "federated": 4153,
     "flower": 930,
-    "app": 4375,
-    "all": 15926,
+    "app": 4360,
+    "all": 15777,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

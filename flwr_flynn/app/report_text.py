@@ -84,8 +84,6 @@ def _schema_rows(schema: dict[str, Any]) -> list[Row]:
     with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
     source = "learned from the parties" if schema["is_learned"] else "from the server's file"
     text = f"{', '.join(parts)}; {with_gaps} with gaps; {source}"
-    if images := schema.get("images"):
-        text = f"pixels of images, {images[0]} x {images[1]}; their scattering coefficients are hashed"
     rows = [("columns", text)]
     return rows + _reasons("left out", schema["left_out"]) + _reasons("no kinds and levels", schema["missing"])
 

@@ -208,6 +208,7 @@ def test_a_schema_survives_json(data):
         ({"columns": [{"name": "a", "kind": "number"}], "label": 3}, "label"),
         ({"columns": [{"name": "a", "kind": "number"}], "classes": ["a", 1]}, "classes"),
         ({"columns": [{"name": "a", "kind": "number"}], "is_named": 1}, "is_named"),
+        ({"columns": [{"name": "a", "kind": "number"}], "images": [1, 1]}, "images"),  # as in version 0.8
     ],
 )
 def test_other_values_are_no_schema(values, field):

@@ -35,7 +35,7 @@ class Share(Samples):
 def encoded(file: TableFile, schema: Schema, test_fraction: float, split_seed: int) -> Share:
     """The rows of a file as the numbers of a schema; the index of a row decides if it is held out."""
     file.check()
-    in_memory = file.n_rows * schema.width * np.dtype(schema.dtype).itemsize <= LARGE
+    in_memory = file.n_rows * schema.width * 8 <= LARGE
     labels: list[npt.NDArray[Any]] = []
     first = 0
     with ExitStack() as stack:
@@ -67,8 +67,8 @@ class _Rows:
     """Rows of a schema's numbers that are added some at a time."""
 
     def __init__(self, schema: Schema, stack: ExitStack, in_memory: bool) -> None:
-        self.width, self.dtype, self.n = schema.width, schema.dtype, 0
-        self._parts: list[npt.NDArray[Any]] = [np.empty((0, self.width), self.dtype)]
+        self.width, self.n = schema.width, 0
+        self._parts: list[npt.NDArray[Any]] = [np.empty((0, self.width))]
         self._file: IO[bytes] | None = None
         if not in_memory:
             self._file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
@@ -86,7 +86,7 @@ class _Rows:
         if self._file is None or not self.n:
             return np.concatenate(self._parts)
         self._file.flush()
-        return np.memmap(self._file, self.dtype, "c", shape=(self.n, self.width))
+        return np.memmap(self._file, np.float64, "c", shape=(self.n, self.width))
 
 
 def counted(file: TableFile, test_fraction: float = 0.0, split_seed: int = 0) -> TableSummary:
