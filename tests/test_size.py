@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 415,
-    "tables": 656,
+    "tables": 652,
     "hashing": 1179,
-    "model": 3132,
+    "model": 3131,
     "privacy": 952,
-    "federated": 4153,
-    "flower": 930,
-    "app": 4360,
-    "all": 15777,
+    "federated": 4021,
+    "flower": 925,
+    "app": 4340,
+    "all": 15615,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -98,9 +98,8 @@ def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     else:
         told = [f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: {record['examples']}"]
     for array in record["arrays"]:
-        least = "" if array["least"] is None else f", at least {array['least']} samples behind each figure"
         size = " x ".join(map(str, array["shape"]))
-        told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes{least}")
+        told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes")
     if record["entries"]:
         told.append(f"entries: {', '.join(record['entries'])}")
     lines = [tag("div", shortened(each, 2000)) for each in told]

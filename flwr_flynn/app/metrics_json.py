@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,6 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
-from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
@@ -44,7 +43,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     counts, run, model = strategy.counts, strategy.run, strategy.model
     evaluation, columns = map(run.state.results.get, ("evaluation", "columns"))
     mechanism = run.state.run_spec.mechanism
-    bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
     spec = model.model_.members[0].spec
     given = "none" if spec.center is None and spec.scale is None else "given"
     report: dict[str, Any] = {
@@ -77,7 +75,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},
         "class_sizes": class_sizes(run),
-        "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},

@@ -316,4 +316,12 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one, or replaced in it."""
     audience = ALL if options.purpose in _KINDS else NEW
-    return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience)
+    return Phase(
+        "counts",
+        TRAIN,
+        _request,
+        _fold,
+        is_counting=True,
+        audience=audience,
+        content="class counts of the active bits of each hash",
+    )

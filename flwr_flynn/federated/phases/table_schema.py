@@ -57,9 +57,6 @@ class SchemaRequest(Request[TableSummary]):
             raise PayloadError("summary", f"at most {MOST_BYTES} bytes of names and levels", len(text))
         return [np.frombuffer(text, np.uint8).astype(np.int64)]
 
-    def leasts(self, statistic: TableSummary) -> list[int | None]:
-        return [statistic.least]
-
     def of_parts(self, parts: list[Array], n_parties: int) -> TableSummary:
         with refusing("summary"):
             try:
@@ -118,4 +115,4 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 
-SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True)
+SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content="names, kinds, levels and gaps of the columns")
