@@ -33,7 +33,7 @@ CAPABILITIES = {
     ),
     "schema-learning": (
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",
-        "federated/phases/table_schema.py tables/summary.py",
+        "federated/phases/table_schema.py tables/kinds_and_levels.py",
     ),
     "secure-columns": (
         r"secure_columns|BinsRequest|MOST_BINS|\bBINS\b|['\"]bins",

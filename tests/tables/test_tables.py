@@ -17,9 +17,9 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.kinds_and_levels import ColumnSummary, TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
-from flwr_flynn.tables.summary import ColumnSummary, TableSummary
 from flwr_flynn.tables.table import Table, needs_table
 from tests.raising import raises
 

@@ -15,8 +15,8 @@ from flwr_flynn.app.data.partition import held_out
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Samples
+from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.summary import TableSummary
 
 LARGE = 2**28
 """Bytes of a file's numbers above which they are in files without a name."""

@@ -21,8 +21,8 @@ from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, r
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
 from flwr_flynn.tables.schema import LEARNED_LEVELS
-from flwr_flynn.tables.summary import MOST_ROWS, TableSummary
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
