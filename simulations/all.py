@@ -29,7 +29,6 @@ PAGES = {
     "scale": "",
     "figures": "--data",
     "privacy": "--data",
-    "plan": "--data",
     "membership": "--data --sets digits,letters",
     "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
     "tables": "",

@@ -28,7 +28,7 @@ from numba import njit
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn._validation import n_threads
-from flwr_flynn.hashing import kernels
+from flwr_flynn.hashing import winner_kernels as kernels
 from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.hashing.flyhash import _add_counts
 from flwr_flynn.model.scoring import ScoringRule, class_scores

@@ -27,7 +27,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.figures import summary
+from flwr_flynn.model.probability_metrics import summary
 from flwr_flynn.model.score_histograms import scored
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 from simulations.splits import deal_out, read

@@ -4,22 +4,17 @@ The four runs are those of `flwr run`, in this process, over ten parties with eq
 of Digits). The update asks one party for its counts of before and now, and all for the choice of decays and weights;
 "counts alone" leaves that choice out. A new round counts all parties again by the same hashes, and a new training
 learns the hashes again, too. Seconds are CPU seconds of server and parties together; bytes are those of all parties.
-"SHA-256" compares the counts with those of the new round. The last line checks the certificate of the update: the
-party's counts of before and now from its two files, and the federation's file.
+"SHA-256" compares the counts with those of the new round.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flwr_flynn.app import cli_certificate
-from flwr_flynn.federated import certificate
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
@@ -68,27 +63,6 @@ def measured(what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **op
     return run
 
 
-def checked(run: Run, folder: Path, X: Any, y: Any, then: Any, now: Any) -> Row:
-    """The check of a certificate from the party's files of before and now and the federation's file."""
-    paths = {name: str(folder / f"{name}.npz") for name in ("previous", "data", "model")}
-    for name, share in (("previous", then), ("data", now)):
-        np.savez(paths[name], X=X[share], y=y[share])
-    after = run.federation("2")
-    after.save(paths["model"])
-    (member,) = run.counted.counted
-    sums = {"before": None, "now": certificate.of_members(after.shared.members)}
-    made = certificate.certificate(dict(member.change or {}), "server", "update", "2", member.name, federation=sums)
-    (folder / "certificate.json").write_text(certificate.text(made), encoding="utf-8")
-    start, printed = time.process_time(), io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        status = cli_certificate.check(str(folder / "certificate.json"), paths, {"test-fraction": 0.0})
-    seconds = time.process_time() - start
-    equal = f"{printed.getvalue().count('  equal')} of {printed.getvalue().count('equal')} fields equal"
-    for path in paths.values():
-        Path(path).unlink()
-    return {"run": "check of the certificate", "CPU s": seconds, "SHA-256": equal if status == 0 else "NOT EQUAL"}
-
-
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     chosen = parser("forget", __doc__).parse_args(arguments)
@@ -105,7 +79,6 @@ def main(arguments: list[str]) -> None:
     measured("update, counts alone", rows, X, y, shares, fraction_evaluate=0.0, **update)
     rest = measured("new round", rows, X, y, shares, **same)
     measured("new training", rows, X, y, shares, spec=plan)
-    rows.append(checked(run, folder, X, y, then, now))
     if run.totals != rest.totals:
         raise RuntimeError("the update is not equal to the new round")
     write_csv(folder / "forget.csv", rows)

@@ -10,7 +10,7 @@ that of every private model, "balanced" with `suggest_decay`. "the paper's hash"
 with the paper's hash, which tells what the mechanism is worth from what the hash is worth.
 
 "24 rounds" has noisy rounds of refinement behind its counts, all under the one guarantee (`private-rounds`).
-"scattering" is behind public features of images (`schema="images 28x28"`).
+"scattering" is behind scattering coefficients of the images, public features (`simulations/scattering.py`).
 
 Noise comes from a seeded generator by default: of the same distributions, but protecting nobody. `--noise opendp` draws
 it as real parties do, which takes hours. Finished pieces are kept under the output folder.
@@ -38,7 +38,6 @@ from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradie
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.samplers import SeededNoise
-from flwr_flynn.tables.scattering import scattered
 from simulations import privacy_plots as plots
 from simulations.baselines import balanced_accuracy
 from simulations.paper_privacy import PaperTopT
@@ -68,6 +67,7 @@ from simulations.results import (
     write_csv,
     write_summary,
 )
+from simulations.scattering import scattered
 
 PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
 GAUSSIAN, LAPLACE, ROUNDS = "Gaussian", "Laplace", "Gaussian, 24 rounds"

@@ -24,8 +24,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 FIRST = (
     "federated/test_run_laws", "federated/phases/test_gram", "model/test_classifier",
     "integration/test_simulation", "flower/test_secagg", "hashing/test_flyhash", "test_fuzz", "simulations/test_noniid",
-    "privacy/test_noise_mechanisms", "app/data/test_datasets", "federated/test_forecast",
-    "app/test_server_app", "test_policy_table", "simulations/test_plan",
+    "privacy/test_noise_mechanisms", "app/data/test_datasets",
+    "app/test_server_app", "test_policy_table",
     "federated/test_laws", "flower/test_turns", "privacy/test_ledger",
 )  # fmt: skip
 

@@ -15,11 +15,11 @@ PUBLIC = {
     "flwr_flynn": "AggregationError ClassCounts FlyHash FlyNNClassifier FlyNNClient FlyNNError FlyNNStrategy HashPlan "
     "HashSpec message",
     "flwr_flynn.message": "FlyNNStrategy evaluate train",
-    "flwr_flynn.privacy": "Expected GaussianCounts GaussianRounds LaplaceCounts MECHANISMS Mechanism NEIGHBOURS "
-    "PrivacyPlan SimulatedRelease TopTLaplace mechanism_from_dict plan suggest_spec",
+    "flwr_flynn.privacy": "GaussianCounts GaussianRounds LaplaceCounts MECHANISMS Mechanism NEIGHBOURS "
+    "SimulatedRelease TopTLaplace mechanism_from_dict suggest_spec",
     "flwr_flynn.secagg": "mod workflow",
     "flwr_flynn.federation": "Federation Member",
-    "flwr_flynn.tables": "Column Schema read_schema scattered",
+    "flwr_flynn.tables": "Column Schema read_schema",
 }
 
 

@@ -56,7 +56,7 @@ plt.show()
 
 # %%
 # A party that stays has one sample forgotten. The counts are those of a model that never had it: their SHA-256 is the
-# certificate. In a federation of parties ``action="update"`` does this, see *Forget, correct and add samples*.
+# same. In a federation of parties ``action="update"`` does this, see *Forget, correct and add samples*.
 
 stay = np.flatnonzero(party < 3)
 federated.forget(X[stay[:1]], y[stay[:1]])

@@ -6,17 +6,15 @@ Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_certificate, cli_files, cli_model, cli_privacy
+from flwr_flynn.app import cli_files, cli_model
 from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
@@ -46,8 +44,6 @@ def _run(options: argparse.Namespace) -> int:
         return cli_model.show(options.model, as_json=options.json)
     if verb == "report":
         return page.show(options.metrics)
-    if verb == "privacy":
-        return cli_privacy.show(options)
     dialect = Dialect(
         SEPARATOR_NAMES.get(options.separator, ""),
         options.decimal,
@@ -55,23 +51,11 @@ def _run(options: argparse.Namespace) -> int:
         tuple(options.gap_text),
         options.date_format,
     )
-    if verb == "certificate":
-        keys = ("data", "previous", "model", "other")
-        files = {key: getattr(options, key) for key in keys if getattr(options, key)}
-        return cli_certificate.check(options.certificate, files, _node(options))
     if verb == "schema":
         return cli_files.draft(Path(options.file), options.label, options.min_examples, dialect)
     if verb == "check":
         return cli_files.check(Path(options.file), options.schema, options.label, dialect)
     return cli_model.predict(options.model, Path(options.file), options.abstain, dialect, options.formulas)
-
-
-def _node(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a party, by their keys in its node config, as far as they are given."""
-    names = "label", "separator", "decimal", "encoding", "date_format", "test_fraction", "split_seed"
-    node = {name.replace("_", "-"): getattr(options, name) for name in names}
-    node["gap-texts"] = json.dumps(options.gap_text) if options.gap_text else ""
-    return {key: value for key, value in node.items() if value not in ("", None)}
 
 
 def _one_line(error: BaseException) -> str:
@@ -113,19 +97,6 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("report", help="the page of a run, as HTML")
     verb.add_argument("metrics", help="a metrics.json")
-
-    verb = verbs.add_parser("certificate", help="compare a certificate of changed samples with the files of today")
-    verb = verb.add_subparsers(required=True, metavar="check").add_parser("check", parents=[of_files])
-    verb.add_argument("certificate", help="a certificate (.json) of the server or of a party")
-    verb.add_argument("--model", help="the federation's file, or a model")
-    verb.add_argument("--data", help="the party's file of now; needs --model")
-    verb.add_argument("--previous", help="the party's file of before; needs --model")
-    verb.add_argument("--other", help="the certificate of the other end")
-    verb.add_argument("--label", default="", help="the party's node settings: its label column,")
-    verb.add_argument("--test-fraction", type=float, help="the share that it holds out (default: 0.2),")
-    verb.add_argument("--split-seed", type=int, help="and the seed of that (default: 0)")
-
-    cli_privacy.add_verb(verbs)
 
     verb = verbs.add_parser("predict", parents=[of_files], help="classify the rows of a file, as CSV")
     verb.add_argument("model", help="a model file (.npz)")

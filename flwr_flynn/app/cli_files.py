@@ -19,9 +19,9 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
-from flwr_flynn.tables.summary import TableSummary
 from flwr_flynn.tables.table import as_name, missing
 
 _MOST_CLASSES = 1024

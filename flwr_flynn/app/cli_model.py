@@ -55,10 +55,8 @@ def facts_of(model: Model) -> dict[str, Any]:
     schema, first = model.schema, model.members[0]
     is_exact = not first.counts.noise
     n_per_class = [int(n) for n in first.counts.n_per_class] if is_exact else None
-    if schema is not None and schema.images:
-        columns: Any = [{"name": f"pixels of images, {schema.images[0]} x {schema.images[1]}"}]
-    elif schema is not None:
-        columns = [{"name": column.name, "kind": column.kind} for column in schema.columns]
+    if schema is not None:
+        columns: Any = [{"name": column.name, "kind": column.kind} for column in schema.columns]
     else:
         columns = None if model.feature_names is None else [{"name": name} for name in _names_of(model)]
     return {

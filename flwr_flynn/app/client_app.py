@@ -225,7 +225,7 @@ def own_record(context: Context) -> OnAnswer | None:
     taken = {key: str(node.get(key, "")) for key in ("data-path", "model-path")}
     path = _own_file("record-path", text, taken, budget)
     _own_file("record-path", str(path.with_suffix(".html")), taken, budget)
-    return recorder(path, context.run_id, str(node.get("party-id", "")))
+    return recorder(path, context.run_id)
 
 
 def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | None) -> Path:

@@ -1,7 +1,5 @@
 """A party's record of what left it: a file of one JSON line for each message, and a page beside it to read.
 
-Beside it, too, is a certificate of each run in which the party's samples changed or went, see `federated.certificate`.
-
 A line is on the disk before its message leaves. The page follows from the lines; it may be deleted.
 """
 
@@ -20,7 +18,6 @@ from flwr.common.logger import log
 from flwr_flynn._files import settle, writing
 from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
 from flwr_flynn.app.report.style import whole_page
-from flwr_flynn.federated import certificate
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
@@ -37,14 +34,10 @@ KINDS = {
 """Kinds of disclosure in plain words."""
 
 
-def recorder(path: Path, run_id: int, name: str = "") -> Callable[[Disclosure], None]:
-    """A function for the option `on_answer` of a party of this name: it adds a line, and makes the page again."""
+def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
+    """A function for the option `on_answer` of a party: it adds a line, and makes the page again."""
 
     def record(disclosure: Disclosure) -> None:
-        if disclosure.change is not None:
-            made = certificate.certificate(dict(disclosure.change), "party", disclosure.phase, str(run_id), name)
-            with writing(path.with_name(f"{path.stem}-certificate-{run_id}.json"), 0o600) as stream:
-                stream.write(certificate.text(made).encode())
         line = disclosure.to_json(run=str(run_id)).encode() + b"\n"
         is_new, flags = not path.exists(), os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags, 0o600)
@@ -105,9 +98,8 @@ def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     else:
         told = [f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: {record['examples']}"]
     for array in record["arrays"]:
-        least = "" if array["least"] is None else f", at least {array['least']} samples behind each figure"
         size = " x ".join(map(str, array["shape"]))
-        told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes{least}")
+        told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes")
     if record["entries"]:
         told.append(f"entries: {', '.join(record['entries'])}")
     lines = [tag("div", shortened(each, 2000)) for each in told]

@@ -1,21 +1,22 @@
-"""The dry run: phases, messages, bytes and memory of a run, and the settings that it needs of each site.
+"""The dry run: phases of a run, what leaves in each, its memory, and the settings that it needs of each site.
 
 Everything follows from the plan of the run. No party is asked, and no other file than `plan.json` is written.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.run_plan import RunPlan, memory_needs
 from flwr_flynn.app.settings_parser import in_json, key_of
-from flwr_flynn.federated.disclosure import Content
-from flwr_flynn.federated.forecast import forecast, told
+from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import SECURE
+from flwr_flynn.federated.phase import Phase
+from flwr_flynn.federated.phases.evaluation import EVALUATION
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.run import rounds_of
 from flwr_flynn.model.counts import memory_needed
@@ -28,27 +29,17 @@ MOST_NAMES = 20  # of columns that the text lists
 
 def compiled(plan: RunPlan) -> dict[str, Any]:
     """The content of plan.json."""
-    run, config, options = plan.strategy.run, plan.config, plan.strategy.run.options
-    n_parties = plan.parties or config.min_available or 1
-    ahead, contents = forecast(options, n_parties), told(options)
-    memory, costs = _memory(plan), [] if ahead is None else [asdict(each) for each in ahead.values()]
+    run, config, options, memory = plan.strategy.run, plan.config, plan.strategy.run.options, _memory(plan)
     phases = [
-        {
-            "name": phase.name,
-            "round": rounds_of(run.phases[: index + 1]),
-            "kind": contents[phase.name][0],
-            "fields": _fields(contents[phase.name][1]),
-            "bytes": None if ahead is None else asdict(ahead[phase.name]),
-        }
+        {"name": phase.name, "round": rounds_of(run.phases[: index + 1]), **_disclosed(phase, options)}
         for index, phase in enumerate(run.phases)
     ]
     return {
-        "format": 1,
+        "format": 2,
         "action": config.action,
-        "parties": n_parties,
+        "parties": plan.parties or config.min_available or 1,
         "rounds": plan.rounds,
         "phases": phases,
-        "bytes_per_party": None if ahead is None else {way: sum(each[way] for each in costs) for way in ("up", "down")},
         "memory": memory,
         "privacy": plan.notes,
         "sites": [
@@ -58,31 +49,33 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
     }
 
 
-def _fields(contents: list[Content]) -> list[dict[str, Any]]:
-    """Names, shape, and number of arrays: the most that a party sends; shape None: it depends on the samples."""
-    fields: dict[tuple[str, Any], int] = {}
-    for each in contents:
-        name = ", ".join(each.fields), each.shape
-        fields[name] = fields.get(name, 0) + 1
-    return [{"name": name, "shape": shape and list(shape), "arrays": n} for (name, shape), n in fields.items()]
+def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
+    """Kind of disclosure of a phase, and the content of an answer in words."""
+    kind = EXACT if options.run_spec.mechanism is None else NOISY
+    if phase.collect is collect_secure:
+        kind = SECURE
+    elif phase is EVALUATION:
+        kind = RESULTS if options.is_evaluated and not options.sums_results else NOTHING
+    return {"kind": kind, "content": "" if kind == NOTHING else phase.content}
 
 
 def _memory(plan: RunPlan) -> dict[str, dict[str, int]]:
     """Bytes at the server, and at a party beside its samples, by what for; each must allow the largest."""
-    options = plan.strategy.run.options
-    run, kinds = options.run_spec, told(options)
-    party = {"the counts": sum(memory_needed(spec, run.n_classes) for spec in options.counted_specs(run.specs))}
+    options, hashes = plan.strategy.run.options, plan.hashes
+    run, specs = options.run_spec, options.counted_specs(options.run_spec.specs)
+    party = {"the counts": sum(memory_needed(spec, run.n_classes) for spec in specs)}
     server = {"the counts of the federation": sum(memory_needed(spec, run.n_classes) for spec in run.specs)}
-    if plan.hashes is not None:
-        needs = memory_needs(plan.config, plan.hashes, list(run.classes), plan.parties)
+    if hashes is not None:
+        needs = memory_needs(plan.config, hashes, list(run.classes), plan.parties)
         server = {name: round(needed) for name, needed in needs.items()}
-    for name, (kind, contents) in kinds.items():
-        if kind == SECURE and (shape := contents[0].shape) is not None:
-            party[f"the secure sum of {name}"] = ENTRY_BYTES * shape[0]
-    n_examples = plan.hashes and plan.hashes.n_examples
-    if "gram" in kinds and (options.gram or n_examples):
+    if run.is_secure:
+        party["the secure sum of counts"] = ENTRY_BYTES * run.n_classes * sum(spec.hash_dim for spec in specs)
+    n_examples = hashes and hashes.n_examples
+    is_gram = any(phase.name == "gram" for phase in phases_of(options))
+    if is_gram and (options.gram or n_examples):
         n_rows = options.gram_rows(n_examples or 0, run.spec.n_features)
-        party["the Gram matrix"] = round(memory_of_gram(n_rows, run.n_classes))
+        secure = ENTRY_BYTES * n_rows**2 if run.is_secure else 0  # two digits or more for each sum of products
+        party["the Gram matrix"] = round(memory_of_gram(n_rows, run.n_classes)) + secure
     return {"server": server, "party": party}
 
 
@@ -94,7 +87,7 @@ Question = tuple[str, Any, str]
 
 def questions(options: RunOptions, memory: int) -> list[Question]:
     """Settings of a deployed site's node config that this run looks at; it needs so many bytes of memory there."""
-    run, names, purpose = options.run_spec, set(told(options)), options.purpose
+    run, names, purpose = options.run_spec, {phase.name for phase in phases_of(options)}, options.purpose
     classes = ", ".join(map(str, run.classes[:MOST_NAMES]))
     is_clear, is_exact = not run.is_secure, run.mechanism is None
     looks = is_clear and "columns" in names
@@ -156,12 +149,8 @@ def text(made: dict[str, Any]) -> str:
     lines = ["", f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, {made['rounds']} rounds"]
     for number, phases in groupby(made["phases"], key=lambda phase: phase["round"]):
         for phase in phases:
-            lines.append(f"  round {number}, {phase['name']}: {KINDS[phase['kind']]}; {_bytes(phase['bytes'])}")
-            for field in phase["fields"]:
-                shape = " x ".join(map(str, field["shape"] or ["as many as the samples need"]))
-                times = f", up to {field['arrays']} times" if field["arrays"] > 1 else ""
-                lines.append(f"    {field['name']}: {shape}{times}")
-    lines.append(f"  bytes per party, at most: {_bytes(made['bytes_per_party'])}")
+            content = f": {phase['content']}" if phase["content"] else ""
+            lines.append(f"  round {number}, {phase['name']}: {KINDS[phase['kind']]}{content}")
     for where, needs in made["memory"].items():
         lines += [f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}" for what, needed in needs.items()]
     lines += [f"  {note}" for note in made["privacy"]]
@@ -170,7 +159,3 @@ def text(made: dict[str, Any]) -> str:
         value = "" if each["value"] is None else f" = {in_json(each['value'])}"
         lines.append(f"    {each['key']}{value}: {each['reason']}")
     return "\n".join([*lines, ""])
-
-
-def _bytes(each: dict[str, int] | None) -> str:
-    return "bytes not known beforehand" if each is None else f"{each['up']} bytes up, {each['down']} down"

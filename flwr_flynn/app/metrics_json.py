@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import platform
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,6 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
-from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
 from flwr_flynn.federated.run import Run
@@ -43,7 +42,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     counts, run, model = strategy.counts, strategy.run, strategy.model
     evaluation, columns = map(run.state.results.get, ("evaluation", "columns"))
     mechanism = run.state.run_spec.mechanism
-    bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
     spec = model.model_.members[0].spec
     given = "none" if spec.center is None and spec.scale is None else "given"
     report: dict[str, Any] = {
@@ -74,7 +72,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},
         "class_sizes": class_sizes(run),
-        "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
@@ -103,9 +100,8 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
 
 
 def _updates(run: Run) -> list[dict[str, Any]]:
-    """Parties whose counts were replaced: number of samples, and SHA-256 of the counts, before and now."""
-    changed = [(str(member), member.change) for member in run.counted.counted if member.change is not None]
-    return [{"party": name, "before": each["before"], "now": each["now"]} for name, each in changed if each["now"]]
+    """Parties whose counts were replaced or taken out: their samples and the SHA-256 of the counts, before and now."""
+    return [{"party": str(member), **member.change} for member in run.counted.counted if member.change is not None]
 
 
 def _schema(run: Run) -> dict[str, Any] | None:

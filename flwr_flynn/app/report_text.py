@@ -52,9 +52,9 @@ def _party_rows(report: Report) -> list[Row]:
         rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
         rows += _reasons(f"not {done}", missing)
     for each in report.get("updates", ()):
-        before, now = each["before"], each["now"]
-        digests = f"SHA-256 of its counts {before['sha256'][0][:12]}... > {now['sha256'][0][:12]}..."
-        rows.append((f"  updated: {each['party']}", f"{before['examples']} > {now['examples']} samples; {digests}"))
+        before, now = each["before"], each["now"] or {"examples": 0, "sha256": ["none"]}
+        digests = f"SHA-256 of its counts {before['sha256'][0][:12]}... > {now['sha256'][0][:12]}"
+        rows.append((f"  {each['party']}", f"{before['examples']} > {now['examples']} samples; {digests}"))
     if report["action"] != "train":
         rows.append(("parties in all", f"{len(report['federation'])}"))
     return rows
@@ -80,8 +80,6 @@ def _schema_rows(schema: dict[str, Any]) -> list[Row]:
     with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
     source = "learned from the parties" if schema["is_learned"] else "from the server's file"
     text = f"{', '.join(parts)}; {with_gaps} with gaps; {source}"
-    if images := schema.get("images"):
-        text = f"pixels of images, {images[0]} x {images[1]}; their scattering coefficients are hashed"
     rows = [("columns", text)]
     return rows + _reasons("left out", schema["left_out"]) + _reasons("no kinds and levels", schema["missing"])
 

@@ -8,7 +8,6 @@ from them.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from flwr_flynn.app.run_settings import (
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.tables.scattering import WHITE
 
 _MAX_PARTIES = 10**6  # of a simulation
 
@@ -83,8 +81,7 @@ class FederationSettings(RunSettings):
         "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`: they follow "
         "from numbers of rows by level that the parties send, in one more round. Not given: `learn` where a "
         "simulation's data set has categories, dates or gaps, and in a deployment without `feature-names` and "
-        "`n-features`. With `epsilon` and `secure` such columns need the file. `images 28x28`: rows are the pixels of "
-        "images, from 0 to 255 or to a number behind the shape, and their scattering coefficients are hashed",
+        "`n-features`. With `epsilon` and `secure` such columns need the file",
         fixed_by_federation=LATER,
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
@@ -97,16 +94,6 @@ class FederationSettings(RunSettings):
         if self.action != "train" and not self.federation:
             raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
         self.party_numbers()
-        self.images()
-
-    def images(self) -> tuple[tuple[int, int], float] | None:
-        """Shape and largest value of images, None where `schema` is none of images."""
-        if not self.schema.startswith("images "):
-            return None
-        found = re.fullmatch(r"images ([0-9]{1,5})x([0-9]{1,5})(?: ([0-9]{1,9}))?", self.schema)
-        if found is None:
-            raise self.refused("schema", '"images 28x28", with a largest value behind it where that is not 255')
-        return (int(found[1]), int(found[2])), float(found[3] or WHITE)
 
     def party_numbers(self) -> frozenset[int] | None:
         """`parties` as numbers; None for all."""

@@ -42,7 +42,6 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
-from flwr_flynn.privacy.planning import BASIS, expected
 from flwr_flynn.tables import schema_file
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
@@ -74,15 +73,8 @@ class RunPlan:
 
     @property
     def notes(self) -> list[str]:
-        """Assumptions of the guarantee, and the accuracy to expect of a new federation, in words."""
-        mechanism, config = self.strategy.run.options.run_spec.mechanism, self.config
-        if mechanism is None or self.hashes is None:
-            return []
-        said, n_parties = [str(self.shared)] if self.shared else [], config.min_available or self.parties or 1
-        found = expected(mechanism, self.hashes.n_examples or 0, n_parties)
-        if found and not (config.hash_dim or config.hash_nnz):  # with the sizes that were measured
-            said.append(f"Expected balanced accuracy, relative to no noise: {found}, an interval of 80 % {BASIS}.")
-        return said
+        """Assumptions of the guarantee, in words."""
+        return [str(self.shared)] if self.shared else []
 
 
 def plan_run(
@@ -210,15 +202,14 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
 
 
 def own_schema(config: RunConfig) -> Schema | None:
-    """The schema of the run's setting, a file of the server's own or that of images; None without one."""
+    """The schema of the run's setting, a file of the server's own; None without one."""
     if config.schema in ("", "learn"):
         return None
     try:
-        if images := config.images():
-            return Schema.of_images(*images)
         return schema_file.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
-        text = datasets.full_text(error) if isinstance(error, FlyNNError) else f"{type(error).__name__}"
+        missing = f"expected learn or the server's own schema.toml, got {type(error).__name__}"
+        text = datasets.full_text(error) if isinstance(error, FlyNNError) else missing
         raise ConfigError("run-config schema", text=f"run-config schema: {text}") from None
 
 
@@ -229,7 +220,7 @@ def _learns(config: RunConfig) -> bool:
 
 def _with_ranges(config: RunConfig, plan: HashPlan, schema: Schema) -> HashPlan:
     """The plan with the public ranges of a schema, where nothing is learned of the columns."""
-    if plan.scaling is not None or plan.ranges is not None or schema.images:
+    if plan.scaling is not None or plan.ranges is not None:
         return plan
     if schema.ranges is None:
         raise config.refused("schema", "low and high of each number, and no dates, where nothing is learned of columns")
@@ -299,8 +290,7 @@ def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], pa
 
 def _most_bins(config: RunConfig, parties: int | None) -> int:
     X = None if parties is None else datasets.simulated_dataset(config).X
-    is_image = not config.images() and isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8)
-    return 256 if is_image else USUAL_BINS
+    return 256 if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8) else USUAL_BINS
 
 
 # ---- noise

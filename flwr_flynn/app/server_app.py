@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from flwr_flynn.app.report.page import page
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
-from flwr_flynn.federated import certificate
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.run import Run
@@ -93,24 +91,7 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
     if is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
     _write(unwritten, lambda: model.save(files.folder / _MODEL))
-    if is_written:
-        _certify(plan, files, after, unwritten, run_id)
     return after, unwritten
-
-
-def _certify(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[WriteError], run_id: str) -> None:
-    """Write a certificate for each party that changed or left, once the new federation is on the disk."""
-    run = plan.strategy.run
-    changed = [member for member in run.counted.counted if member.change is not None]
-    for i, member in enumerate(changed):
-        saved, path = run.options.federation, files.folder / f"certificate-{run_id}-{i + 1}.json"
-        assert saved is not None  # whose counts were changed
-        models = {"before": saved.shared.members, "now": after.shared.members}
-        sums = {name: certificate.of_members(members) for name, members in models.items()}
-        of = dict(member.change or {}), "server", plan.config.action, run_id, str(member)
-        text = certificate.text(certificate.certificate(*of, federation=sums))
-        if _write(unwritten, partial(_write_text, path, text)):
-            log(logging.INFO, "FlyNN: the certificate of %s is in %s", member, path)
 
 
 def _report(

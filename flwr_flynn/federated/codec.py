@@ -45,9 +45,7 @@ def counts_fields(hashers: Sequence[FlyHash], n_classes: int, n_examples: int | 
     """Layout of the exact counts of samples, up to so many, by several hashes."""
     most = [capacity(hasher) if n_examples is None else min(n_examples, capacity(hasher)) for hasher in hashers]
     pairs = zip(hashers, most, strict=True)
-    return [
-        Field("counts", (n_classes, h.hash_dim), each, fingerprint=h.fingerprint, per_sample=1) for h, each in pairs
-    ]
+    return [Field("counts", (n_classes, h.hash_dim), each, fingerprint=h.fingerprint) for h, each in pairs]
 
 
 def counts_of(parts: Sequence[Array], hashers: Sequence[FlyHash]) -> tuple[ClassCounts, ...]:

@@ -19,7 +19,6 @@ class Content:
 
     fields: tuple[str, ...]  # names, as in the layout of the request
     shape: tuple[int, ...] | None  # of the integers; None where it depends on the samples
-    least: int | None  # smallest number of samples behind one of them, at least; None: hidden, or of no samples
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class SentArray:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
-    least: int | None
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Disclosure:
     entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
     bytes: int  # of all of it
     sha256: str | None  # of the arrays' bytes, one after the other; None without any, and in a secure sum
-    change: Mapping[str, Any] | None = None  # of an update or a withdrawal in clear, see `federated.certificate`
+    change: Mapping[str, Any] | None = None  # of an update or a withdrawal in clear, see `Request.change`
 
     def to_json(self, **more: Any) -> str:
         """The record as one line, with `more` in it."""
@@ -61,14 +59,12 @@ class Arrived:
     fields: tuple[str, ...]
     shape: tuple[int, ...] | None
     bytes: tuple[int, int, int]  # lowest, total, highest
-    least: int | None
     n: int = 1  # parties that sent it
 
     def __add__(self, other: Arrived) -> Arrived:
         (low, total, high), (other_low, other_total, other_high) = self.bytes, other.bytes
         sizes = min(low, other_low), total + other_total, max(high, other_high)
-        leasts = [each for each in (self.least, other.least) if each is not None]
-        return Arrived(self.fields, self.shape, sizes, min(leasts, default=None), self.n + other.n)
+        return Arrived(self.fields, self.shape, sizes, self.n + other.n)
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class Arrivals:
     def of(cls, contents: Sequence[Content], tensors: Sequence[bytes]) -> Arrivals:
         """The message of one party."""
         pairs = zip(contents, map(len, tensors), strict=False)
-        return cls(1, tuple(Arrived(each.fields, each.shape, (n, n, n), each.least) for each, n in pairs))
+        return cls(1, tuple(Arrived(each.fields, each.shape, (n, n, n)) for each, n in pairs))
 
     def __add__(self, other: Arrivals) -> Arrivals:
         found: dict[tuple[tuple[str, ...], int], Arrived] = {}
@@ -95,10 +91,10 @@ class Arrivals:
         return Arrivals(self.parties + other.parties, tuple(found.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Parties; and for each array the names of its fields, shape, bytes (lowest, mean, highest), and least."""
+        """Parties; and for each array the names of its fields, shape and bytes (lowest, mean, highest)."""
         fields = []
         for each in self.arrays:
             (low, total, high), shape = each.bytes, None if each.shape is None else list(each.shape)
             sizes = [low, round(total / each.n), high]
-            fields.append({"name": ", ".join(each.fields), "shape": shape, "bytes": sizes, "least": each.least})
+            fields.append({"name": ", ".join(each.fields), "shape": shape, "bytes": sizes})
         return {"parties": self.parties, "fields": fields}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.model import figures
+from flwr_flynn.model import probability_metrics as figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.score_histograms import N_SUMS, above_floor
@@ -67,7 +67,7 @@ def evaluated(
     """Figures from the sum of the answers, and results by party, by name; None without samples.
 
     They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
-    of `model.figures`, by party and by subgroup as well, of classes and subgroups of at least so many samples.
+    of `model.probability_metrics`, by party and by subgroup as well, where classes have at least `least` samples.
     """
     if not total.tables[0].any():
         return None

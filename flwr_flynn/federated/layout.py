@@ -28,11 +28,7 @@ COUNTS, NUMBERS, PLAIN = "counts", "numbers", "plain"
 """Forms of a field in a message: packed as a matrix of mostly small integers, packed one after the other, or an array
 of NumPy. Packed ones are described in `compression`."""
 
-OF_CLASS, OF_PARTY = -1, -2
-"""Integers that are sums over all samples of a class, and over all samples."""
-
 _FINGERPRINT_BYTES = 32
-_MOST = 2**63 - 1
 
 
 class Sizes(NamedTuple):
@@ -69,9 +65,6 @@ class Field:
         Of the hash whose counts these are, in hexadecimal; it travels before them, uint8 (32,).
     is_open : bool, default=False
         True if there may be fewer integers than the shape says, in form "numbers".
-    per_sample : int, default=0
-        The most that one sample adds to an integer: 1 for numbers of samples. `OF_CLASS` and `OF_PARTY` stand for sums
-        over the samples that the first field of the layout counts; 0 for integers that tell no number of samples.
     """
 
     name: str
@@ -82,7 +75,6 @@ class Field:
     types: tuple[str, ...] = ("<i8",)
     fingerprint: str = ""
     is_open: bool = False
-    per_sample: int = 0
 
     @property
     def size(self) -> int:
@@ -102,17 +94,6 @@ class Field:
     def capped(self, most: int) -> Field:
         """The field with integers up to `most` alone."""
         return replace(self, most=min(self.most, most) if isinstance(self.most, int) else np.minimum(self.most, most))
-
-    def least(self, part: Array, sizes: Array) -> int | None:
-        """The smallest number of samples behind one of these integers, at least; None without any.
-
-        `sizes` are the integers of the first field.
-        """
-        if self.per_sample in (OF_CLASS, OF_PARTY):
-            n = sizes.sum() if self.per_sample == OF_PARTY else sizes[sizes > 0].min(initial=_MOST)
-            return int(n) if 0 < n < _MOST else None
-        smallest = int(np.abs(part).min(initial=_MOST, where=part != 0)) if self.per_sample else _MOST
-        return None if smallest == _MOST else -(-smallest // self.per_sample)
 
     def check(self, part: Array, n_parties: int = 1, name: str = "") -> None:
         """Raise a `PayloadError` of the field `name` unless these integers are those of so many parties."""
@@ -178,16 +159,15 @@ def _groups(fields: Sequence[Field]) -> list[list[Field]]:
     return groups
 
 
-def contents(fields: Sequence[Field], leasts: Sequence[int | None]) -> list[Content]:
-    """Content of each array of a message, from the least number of samples behind the integers of each field."""
-    found, rest = [], list(leasts)
+def contents(fields: Sequence[Field]) -> list[Content]:
+    """Content of each array of a message."""
+    found = []
     for group in _groups(fields):
         if group[0].fingerprint:
-            found.append(Content(("fingerprint",), (_FINGERPRINT_BYTES,), None))
-        known = [least for least in (rest.pop(0) for _ in group) if least is not None]
+            found.append(Content(("fingerprint",), (_FINGERPRINT_BYTES,)))
         shape = group[0].shape if len(group) == 1 else (sum(field.size for field in group),)
         names = tuple(field.name for field in group)
-        found.append(Content(names, None if group[0].is_open else shape, min(known, default=None)))
+        found.append(Content(names, None if group[0].is_open else shape))
     return found
 
 
@@ -208,7 +188,7 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
     All arrays are looked at before one of them is unpacked.
     """
     groups = _groups(fields)
-    names = [content.fields[0] for content in contents(fields, [None] * len(fields))]
+    names = [content.fields[0] for content in contents(fields)]
     if not isinstance(arrays, Sequence) or len(arrays) != len(names):
         got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
         expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

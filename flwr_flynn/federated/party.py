@@ -128,8 +128,8 @@ def _disclosure(
     for i, array in enumerate(answer.arrays):
         (tensor,) = codec.write_tensors([array])
         digest.update(tensor)
-        fields, least = (contents[i].fields, contents[i].least) if i < len(contents) else (("",), None)
-        arrays.append(SentArray(fields, array.shape, array.dtype.name, len(tensor), least))
+        fields = contents[i].fields if i < len(contents) else ("",)
+        arrays.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
     others = {name: codec.n_bytes({name: value}) for name, value in answer.metrics.items()}
     kind = NOTHING if told is None else told.discloses
     return Disclosure(

@@ -44,8 +44,8 @@ from flwr_flynn.privacy import GaussianRounds, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.privacy.samplers import SeededNoise
+from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.summary import TableSummary
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 

@@ -79,6 +79,8 @@ class Phase:
         True where the specs of the run follow from the phase: before it nothing of a run can be kept.
     resumes_at : tuple of str, default=()
         Earlier phases of which the first in the plan is where a run that stopped in this phase begins anew.
+    content : str, default=""
+        That of a party's answer in words, for the dry run.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Phase:
     eligible: Callable[[RunState], Collection[str]] | None = None
     derives_specs: bool = False
     resumes_at: tuple[str, ...] = ()
+    content: str = ""
 
     def resumed_at(self, names: Collection[str]) -> str:
         """Name of the phase at which a run that stopped in this one begins anew; `names` are those of its plan."""

@@ -159,7 +159,7 @@ def fitting(
     held_out: bool = False,
     of: Callable[[Any, Codes], T],
 ) -> Iterator[tuple[int, list[T]]]:
-    """A function `of` numbers and class codes of the rows that all hashes can hash: for each block rows read, and values.
+    """A function `of` numbers and class codes of the rows that all hashes can hash: rows read and values, by block.
 
     Rows in which that function raises are dropped, too.
     """

@@ -73,7 +73,7 @@ def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float
     """
     edges = next((np.array(spec.edges) for spec in specs if spec.edges is not None), None)
     found, index = [], 0
-    if edges is None or schema.images:
+    if edges is None:
         return []
     for column in schema.columns:
         if column.kind != "category" and len(values := X[~np.isnan(X[:, index]), index]) >= _MANY:

@@ -34,7 +34,6 @@ from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.protocol import (
     EXACT,
     PHASE,
-    RESULTS,
     SECURE,
     TRAIN,
     VERSION,
@@ -171,15 +170,8 @@ class Request(ABC, Generic[S]):
     def contents(self, statistic: S) -> list[Content]:
         """Content of each array of an answer with this statistic."""
         if self.bound is not None:
-            return [Content(tuple(dict.fromkeys(field.name for field in self.layout)), (self.n_entries,), None)]
-        hides = self.discloses not in (EXACT, RESULTS)
-        return contents(self.layout, [None] * len(self.layout) if hides else self.leasts(statistic))
-
-    def leasts(self, statistic: S) -> list[int | None]:
-        """For each field the smallest number of samples behind an integer, see `Field.least`."""
-        parts = self.parts(statistic)
-        found = [field.least(part, parts[0]) for field, part in zip(self.layout, parts, strict=False)]
-        return found + [None] * (len(self.layout) - len(found))
+            return [Content(tuple(dict.fromkeys(field.name for field in self.layout)), (self.n_entries,))]
+        return contents(self.layout)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:
         """The statistic in a reply; None without samples, a `PayloadError` if anything of the reply is wrong.
@@ -211,7 +203,7 @@ class Request(ABC, Generic[S]):
         return ()
 
     def change(self, statistic: S) -> dict[str, Any] | None:
-        """SHA-256 of the counts that an answer in clear replaces or takes out, see `federated.certificate`."""
+        """Samples and SHA-256 of counts that an answer in clear replaces or takes out: "before", and "now" or None."""
         return None
 
     def match(self, statistic: S, cid: str, name: str, taken: set[int]) -> int | None:

@@ -45,7 +45,7 @@ class Member:
     seconds : float, optional
         Time that counting took, by the party's own clock.
     change : mapping, optional
-        Of a party whose counts this run replaced or took out, see `federated.certificate`.
+        Of a party whose counts this run replaced or took out, see `Request.change`.
     """
 
     name: str

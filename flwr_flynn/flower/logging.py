@@ -15,7 +15,6 @@ from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.evaluation_result import Evaluation
-from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
@@ -63,11 +62,6 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     waits = f"waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted"
     yield INFO, f"parties: {waits}; failures {'accepted' if options.accept_failures else 'not accepted'}"
     yield INFO, f"evaluation by the parties: {evaluated}"
-    if (found := forecast(options, max(min_available, 1))) is not None:
-        phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
-        total = sum(each.up + each.down for each in found.values()) / 1e3
-        share = "a party with an equal share of the samples"
-        yield INFO, f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
         if options.is_evaluated:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing import kernels
+from flwr_flynn.hashing import winner_kernels as kernels
 
 Array = npt.NDArray[Any]
 

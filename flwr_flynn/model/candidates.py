@@ -52,7 +52,6 @@ _PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges
 _CODED = (_Coded("bumps", 5, 6, is_weighted=True), _Coded("steps", 16, 4, is_weighted=True), _PUBLIC)
 
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
-N_DECAYS = len(_MULTIPLES)
 _LEAST_EXPONENT = 0.75
 _STEEPEST = 60  # exponent that more and more samples lead to
 

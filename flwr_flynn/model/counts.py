@@ -199,21 +199,13 @@ class ClassCounts:
         64-bit integers row by row, all little-endian. For noisy counts their releases follow, ordered by name: its 32
         bytes, the variance as a 64-bit float, `times` as a signed and `selected` as an unsigned 64-bit integer.
         """
-        digest = self._digest(self.array)
+        digest = hashlib.sha256(bytes.fromhex(self.spec_fingerprint))
+        digest.update(struct.pack("<3Q", *self.array.shape, self.hash_nnz))
+        digest.update(self.array.astype("<i8", copy=False).data)
         for release in self.noise:
             digest.update(bytes.fromhex(release.name))
             digest.update(struct.pack("<dqQ", release.variance, release.times, release.selected))
         return digest.hexdigest()
-
-    def sha256_without(self, other: ClassCounts) -> str:
-        """SHA-256 of exact counts less those of `other`, which need not be in them: as of counts, if they are."""
-        return self._digest(self.array - other.array).hexdigest()
-
-    def _digest(self, array: npt.NDArray[np.int64]) -> hashlib._Hash:
-        digest = hashlib.sha256(bytes.fromhex(self.spec_fingerprint))
-        digest.update(struct.pack("<3Q", *array.shape, self.hash_nnz))
-        digest.update(array.astype("<i8", copy=False).data)
-        return digest
 
     def __add__(self, other: ClassCounts) -> ClassCounts:
         """Counts of the samples of both; a `CountsError` if they are of different kinds or do not fit int64."""

@@ -23,8 +23,8 @@ from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.model.model_html import model_html
+from flwr_flynn.tables.kinds_and_levels import learned
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.summary import learned
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Histograms of predicted probabilities by class: sums over samples, from which `model.figures` follow.
+"""Histograms of predicted probabilities by class: sums over samples, from which `model.probability_metrics` follow.
 
 One class against the rest: a histogram of the probabilities for the class of its own samples, and one of all others.
 """

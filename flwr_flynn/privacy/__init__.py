@@ -20,8 +20,6 @@ ledger.
 
 Entries of a release are signed: clipping them before they are summed would bias the sum. Scoring clips them.
 
-`plan` predicts the accuracy that a private run would reach, before anything is spent.
-
 `flwr_flynn.privacy.ledger` has a party's policy and its ledger of releases.
 """
 
@@ -35,21 +33,17 @@ from flwr_flynn.privacy.noise_mechanisms import (
     TopTLaplace,
     mechanism_from_dict,
 )
-from flwr_flynn.privacy.planning import Expected, PrivacyPlan, plan
 from flwr_flynn.privacy.sizing import suggest_spec
 
 __all__ = [
     "MECHANISMS",
     "NEIGHBOURS",
-    "Expected",
     "GaussianCounts",
     "GaussianRounds",
     "LaplaceCounts",
     "Mechanism",
-    "PrivacyPlan",
     "SimulatedRelease",
     "TopTLaplace",
     "mechanism_from_dict",
-    "plan",
     "suggest_spec",
 ]

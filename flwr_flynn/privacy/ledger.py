@@ -39,9 +39,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import re
-import secrets
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -53,20 +50,19 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._files import lock, settle, writing
-from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError, WriteError
+from flwr_flynn._files import settle
+from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger_file import LedgerFile
+from flwr_flynn.privacy.ledger_folder import LEDGER, OWN, LedgerFolder, write
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
 from flwr_flynn.privacy.release_policy import Cost, Policy, total_cost
 
-__all__ = ["Budget", "Policy", "Released", "main"]
+__all__ = ["Budget", "Policy", "Released"]
 
-_LEDGER = "ledger.json"
 _ALTERED = " was rolled back or altered; nothing is released until it is reset"
-_OWN = re.compile(r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +73,7 @@ class Released:
     repeated: bool
 
 
-class Budget:
+class Budget(LedgerFolder):
     """A party's ledger of releases.
 
     Parameters
@@ -93,16 +89,9 @@ class Budget:
     def __init__(
         self, path: str | os.PathLike[str], policy: Policy, data_path: str | os.PathLike[str] | None = None
     ) -> None:
-        # By one name only: through two names, such as links, two processes would not wait for each other.
-        self.path, self.policy = Path(os.path.realpath(path)), policy
+        super().__init__(path)
+        self.policy = policy
         self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
-        self._marker = self.path.with_name(self.path.name + ".exists")
-        self._lock, self._secret = self._marker.with_suffix(".lock"), self._marker.with_suffix(".secret")
-
-    def has(self, path: str | os.PathLike[str]) -> bool:
-        """True if this path is the ledger's folder, in it, or its marker, lock or secret."""
-        found = Path(os.path.realpath(path))
-        return found in (self.path, self._marker, self._lock, self._secret) or self.path in found.parents
 
     def release(
         self,
@@ -187,7 +176,7 @@ class Budget:
         raw = stream.getvalue()
         answered = charged.answered(hashlib.sha256(raw).hexdigest())
         with self._writing():
-            _write(self.path / answered.entries[-1]["file"], raw)
+            write(self.path / answered.entries[-1]["file"], raw)
         self._write_both(answered)
 
     def _write_both(self, ledger: LedgerFile) -> None:
@@ -195,8 +184,8 @@ class Budget:
         with self._writing():
             if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
                 raise self._trouble("lock", ": its lock was replaced meanwhile")
-            _write(self.path / _LEDGER, ledger.to_bytes())
-            _write(self._marker, ledger.marker())
+            write(self.path / LEDGER, ledger.to_bytes())
+            write(self._marker, ledger.marker())
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
         """Earlier release for a request, which a party withdraws from a sum; never a new one."""
@@ -214,74 +203,13 @@ class Budget:
 
     def spent(self) -> tuple[float, float]:
         """Epsilon and delta of all releases together, by the ledger's composition."""
+        return self.account()[:2]
+
+    def account(self) -> tuple[float, float, LedgerFile]:
+        """The same, and the content of the ledger."""
         with self._opened() as ledger:
-            return self._total(ledger)
-
-    def _total(self, ledger: LedgerFile) -> tuple[float, float]:
-        delta = self.policy.max_delta if self.policy.composition == "zcdp" else ledger.delta
-        return total_cost(ledger.costs, ledger.composition, delta)
-
-    def secret(self) -> bytes:
-        """A secret of the party, 32 bytes beside the ledger, made at first; a reset of the ledger leaves it."""
-        with self._alone():
-            try:
-                found = self._secret.read_bytes()
-            except FileNotFoundError:
-                found = secrets.token_bytes(32)
-                with self._writing():
-                    _write(self._secret, found)
-            except OSError as error:
-                raise self._trouble("not read", f": its secret cannot be read ({error.strerror})") from None
-        if len(found) != 32:
-            raise self._trouble("secret", ": its secret was altered")
-        return found
-
-    @property
-    def is_begun(self) -> bool:
-        """True if there is a ledger, or was one."""
-        return self.path.exists() or self._marker.exists()
-
-    def reset(self) -> None:
-        """Delete the ledger and start anew; what was released stays released.
-
-        Only the party itself can decide that its records have changed, so that earlier releases no longer matter.
-        """
-        self._own_files()  # before anything is made beside a folder that is no ledger
-        with self._alone(), self._writing("removed"):
-            self._remove()
-
-    def _remove(self) -> None:
-        for file in self._own_files():
-            file.unlink()
-        if self.path.exists():
-            self.path.rmdir()
-        self._marker.with_name(f".{self._marker.name}.partial").unlink(missing_ok=True)
-        self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
-
-    def _own_files(self) -> list[Path]:
-        """The files in the ledger's folder, all of which must be its own."""
-        try:
-            files = list(self.path.iterdir())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._trouble("not read", f": cannot be read ({error.strerror})") from None
-        if others := sum(_OWN.fullmatch(file.name) is None for file in files):
-            what = f"{others} of the files there are not a ledger's; none is removed"
-            text = f"ledger {self.path.name}: {what}"
-            raise PrivacyError("ledger", "its own files", f"{others} others", text=text)
-        return files
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let one process at a time go on."""
-        try:
-            _make_folders(self.path.parent)
-            held = lock(self._lock)
-        except OSError as error:
-            raise self._trouble("not opened", f": cannot be opened ({error.strerror})") from None
-        with held as self._held:
-            yield
+            delta = self.policy.max_delta if self.policy.composition == "zcdp" else ledger.delta
+            return *total_cost(ledger.costs, ledger.composition, delta), ledger
 
     @contextmanager
     def _opened(self) -> Iterator[LedgerFile]:
@@ -300,9 +228,9 @@ class Budget:
         with self._writing():
             try:
                 # The marker first: of a folder without one nobody knows what was released.
-                _write(self._marker, ledger.marker())
+                write(self._marker, ledger.marker())
                 self.path.mkdir(mode=0o700)
-                _write(self.path / _LEDGER, ledger.to_bytes())
+                write(self.path / LEDGER, ledger.to_bytes())
                 settle(self.path.parent)
             except OSError:  # such as a full disk; a process that is killed leaves a ledger that counts as lost
                 self._remove()
@@ -310,19 +238,19 @@ class Budget:
 
     def _read(self) -> LedgerFile:
         try:
-            ledger, died = LedgerFile.read((self.path / _LEDGER).read_bytes(), self._marker.read_bytes())
+            ledger, died = LedgerFile.read((self.path / LEDGER).read_bytes(), self._marker.read_bytes())
         except FileNotFoundError:
             raise self._trouble("lost", " is lost; nothing is released until it is reset") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise self._trouble("altered", _ALTERED) from None
         if died:
             with self._writing():
-                _write(self._marker, ledger.marker())
+                write(self._marker, ledger.marker())
         # Files that a killed process left. Only now: they may be the releases of a ledger newer than an older copy.
-        known = {_LEDGER, *(entry["file"] for entry in ledger.entries)}
+        known = {LEDGER, *(entry["file"] for entry in ledger.entries)}
         with suppress(OSError):
             for file in self.path.iterdir():
-                if _OWN.fullmatch(file.name) and file.name not in known:
+                if OWN.fullmatch(file.name) and file.name not in known:
                     file.unlink(missing_ok=True)
         return ledger
 
@@ -347,20 +275,6 @@ class Budget:
             except PrivacyError as error:  # it was paid for by the weaker guarantee
                 why = f": an earlier release protects less; nothing is released until it is reset ({error})"
                 raise self._trouble("weaker", why) from None
-
-    @contextmanager
-    def _writing(self, what: str = "written") -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.got if isinstance(error, WriteError) else error.strerror
-            raise self._trouble(f"not {what}", f": cannot be {what} ({reason})") from None
-
-    def _trouble(self, what: str, text: str) -> PrivacyError:
-        """An error without the ledger's folder, because errors travel to the server; a note has the folder."""
-        error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{text}")
-        error.add_note(f"python -m flwr_flynn.privacy.ledger reset {shlex.quote(str(self.path))}")
-        return error
 
     def _stored(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
         array = self._array(entry)
@@ -388,19 +302,6 @@ def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[st
     return {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
 
 
-def _write(path: Path, content: bytes) -> None:
-    with writing(path, mode=0o600) as stream:
-        stream.write(content)
-
-
-def _make_folders(folder: Path) -> None:
-    """Make a folder and its parents, and sync them to the disk: a ledger must not vanish with a new folder."""
-    if not folder.exists():
-        _make_folders(folder.parent)
-        folder.mkdir(exist_ok=True)
-        settle(folder.parent)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Show or reset a ledger, by the arguments of `python -m flwr_flynn.privacy.ledger`."""
     if len(arguments) != 2 or arguments[0] not in ("show", "reset"):
@@ -416,8 +317,7 @@ def main(arguments: Sequence[str]) -> int:
             budget.reset()
             print(f"{path}: reset. What was released stays released.")
             return 0
-        with budget._opened() as ledger:
-            epsilon, delta = budget._total(ledger)
+        epsilon, delta, ledger = budget.account()
     except PrivacyError as error:
         print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1

@@ -37,7 +37,6 @@ def suggest_spec(
     *,
     neighbours: str = "add-remove",
     records_per_person: int = 1,
-    secure_sum: bool = False,
     n_rounds: int = 0,
     **sizes: Any,
 ) -> HashSpec:
@@ -53,11 +52,9 @@ def suggest_spec(
     n_features, n_examples, n_classes : int
         Public figures of all parties together; rough ones are enough.
     n_parties : int
-        Each adds its own noise.
+        Each adds its own noise; 1 where all share one (`n_honest` of `GaussianCounts`).
     neighbours, records_per_person
         As for `Mechanism`.
-    secure_sum : bool, default=False
-        Parties share one noise instead (`n_honest` of `GaussianCounts`). Not with delta 0.
     n_rounds : int, default=0
         Rounds of `GaussianRounds`, whose sizes are others, see docs/explanation/noisy_refinement.md. Not with delta 0.
     **sizes
@@ -76,15 +73,13 @@ def suggest_spec(
             raise ConfigError("n_rounds", "0 where delta is 0", n_rounds)
         n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
         rounds = GaussianRounds(epsilon, delta, n_rounds, hash_nnz=16, **common)
-        per_unit = rounds.unit_noise(1 if secure_sum else n_parties)
+        per_unit = rounds.unit_noise(n_parties)
         return HashSpec.suggest(n_features, n_examples, n_classes, **_of_rounds(n_examples, n_classes, per_unit, sizes))
     if delta == 0:
-        if secure_sum:
-            raise ConfigError("secure_sum", "False where delta is 0", secure_sum)
         found = _of_laplace(epsilon, common, n_examples, n_parties, sizes)
         return HashSpec.suggest(n_features, n_examples, n_classes, **found)
     noise = GaussianCounts(epsilon, delta, hash_nnz=16, **common)
-    per_unit = noise.sigma / math.sqrt(16) * (1 if secure_sum else math.sqrt(n_parties))
+    per_unit = noise.sigma / math.sqrt(16) * math.sqrt(n_parties)
     return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **sizes)
 
 

@@ -42,7 +42,7 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[n
     for column, values in zip(schema.columns, columns, strict=True):
         array, good = _parsed(column, values)
         parsed.append(array)
-        fits &= good & ~schema.refused(column, array)
+        fits &= good & ~column.refused(array)
     return schema.numbers(Table(schema.names, parsed)), fits
 
 

@@ -3,12 +3,11 @@
 Everybody with the same schema makes the same numbers of the same rows. A number stays as it is; NaN stands for a gap,
 and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level
 is all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one
-more 0/1 column tells them. Where the columns are pixels of images, scattering coefficients take their place.
+more 0/1 column tells them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -19,7 +18,6 @@ import numpy.typing as npt
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, SchemaError, with_rows
 from flwr_flynn.tables.column import Column, is_nameable, shown
-from flwr_flynn.tables.scattering import WHITE, n_coefficients, scattered
 from flwr_flynn.tables.table import Table, level_of, missing
 
 Array = npt.NDArray[Any]
@@ -45,9 +43,6 @@ class Schema:
         Name of the column of labels in files.
     classes : sequence of str or of int
         The labels, where they are public.
-    images : (rows, columns), optional
-        The columns are the pixels of images of this shape, row by row: numbers without gaps, of one range, which
-        becomes integers from 0 to 255. See `tables.scattering` and `of_images`.
 
     Examples
     --------
@@ -64,7 +59,6 @@ class Schema:
     is_named: bool = True
     label: str = ""
     classes: Sequence[str | int] = ()
-    images: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -74,37 +68,10 @@ class Schema:
             raise SchemaError("columns", f"1 to {MOST_COLUMNS} columns", len(self.columns))
         if n_same := len(self.columns) - len(set(self.names)):
             raise SchemaError("columns", "columns of different names", f"{n_same} named again")
-        if self.images is not None:
-            self._check_images()
         if not 1 <= self.width <= MOST_NUMBERS:
             raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
         if self.label and (not is_nameable(self.label) or self.label in self.names):
             raise SchemaError("label", "the name of no other column", shown(self.label))
-
-    @classmethod
-    def of_images(cls, shape: tuple[int, int], high: float = WHITE) -> Schema:
-        """The schema of an array of images, (n, rows x columns) numbers from 0 to `high`.
-
-        >>> Schema.of_images((8, 8), 16).width
-        324
-        """
-        names = range(min(math.prod(shape), MOST_COLUMNS + 1))
-        pixels = [Column(str(index), "number", gaps=False, low=0.0, high=high) for index in names]
-        return cls(pixels, is_named=False, images=shape)
-
-    def _check_images(self) -> None:
-        """Check that the columns are pixels; keep the shape as a tuple."""
-        shape: Any = self.images
-        is_shape = isinstance(shape, Sequence) and len(shape) == 2
-        if not is_shape or not all(type(side) is int and 0 < side <= MOST_COLUMNS for side in shape):
-            raise SchemaError("images", "two integers above 0: rows and columns", shown(shape))
-        object.__setattr__(self, "images", tuple(shape))
-        if math.prod(shape) != len(self.columns):
-            raise SchemaError("images", f"a shape of {len(self.columns)} pixels", f"one of {math.prod(shape)}")
-        kinds = {(column.is_plain, column.low, column.high) for column in self.columns}
-        (is_plain, low, high), *others = kinds
-        if others or not is_plain or low is None or high is None or not 0 < high - low < math.inf:
-            raise SchemaError("columns", "numbers without gaps, of one range from low to high, for images", "others")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,30 +81,21 @@ class Schema:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the numbers of a row."""
-        if self.images:
-            return tuple(f"scattering {index}" for index in range(self.width))
         return tuple(name for column in self.columns for name in column.inputs)
 
     @property
     def width(self) -> int:
         """Number of the numbers of a row."""
-        return n_coefficients(self.images) if self.images else sum(column.width for column in self.columns)
-
-    @property
-    def dtype(self) -> Any:
-        """Type of the numbers of a row."""
-        return np.int16 if self.images else np.float64
+        return sum(column.width for column in self.columns)
 
     @property
     def is_plain(self) -> bool:
         """True if all columns are hashed as they stand."""
-        return self.images is None and all(column.is_plain for column in self.columns)
+        return all(column.is_plain for column in self.columns)
 
     @property
     def ranges(self) -> tuple[list[float], list[float]] | None:
-        """Public ranges of the numbers of a row; None unless every number has one. Dates and images have none."""
-        if self.images:
-            return None
+        """Public ranges of the numbers of a row; None unless every number has one. Dates have none."""
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
@@ -151,31 +109,22 @@ class Schema:
         return low, high
 
     def encode(self, X: Any) -> Array:
-        """The numbers of rows, (n, width) float64 with NaN for gaps, or int16 of images.
+        """The numbers of rows, (n, width) float64 with NaN for gaps.
 
         X is a table or what `Table.of` takes. A `DataError` names a column that is missing or of another kind, or
         that has values which are refused, and how many.
         """
         table = self.checked(X)
         for column, values in zip(self.columns, table.columns, strict=True):
-            if n_refused := int(self.refused(column, values).sum()):
+            if n_refused := int(column.refused(values).sum()):
                 expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
                 raise with_rows(
                     DataError(f"column {column.name!r}", expected, "others"), f"{n_refused} of {len(values)} rows"
                 )
         return self.numbers(table)
 
-    def refused(self, column: Column, values: Array) -> npt.NDArray[np.bool_]:
-        """Mask of the values of one of the columns that are refused; of an image also the gaps."""
-        refused = column.refused(values)
-        return refused | np.isnan(values) if self.images else refused
-
     def numbers(self, table: Table) -> Array:
-        """The numbers of a checked table; those of an image with a pixel that is refused mean nothing."""
-        if self.images:
-            low, high = self.columns[0].low or 0.0, self.columns[0].high or 1.0
-            shares = (np.nan_to_num(np.column_stack(table.columns), nan=low) - low) / (high - low)
-            return scattered(np.rint(np.clip(shares, 0, 1) * WHITE).astype(np.uint8), self.images)
+        """The numbers of a checked table."""
         out = np.empty((len(table), self.width))
         first = 0
         for column, values in zip(self.columns, table.columns, strict=True):
@@ -207,13 +156,14 @@ class Schema:
             **({} if self.is_named else {"is_named": False}),
             **({"label": self.label} if self.label else {}),
             **({"classes": list(self.classes)} if self.classes else {}),
-            **({"images": list(self.images)} if self.images else {}),
         }
 
     @classmethod
     def from_dict(cls, values: Any) -> Schema:
         """The schema of such values, which may come from anybody; a `SchemaError` for anything else."""
-        _check_keys("schema", values, {"columns", "is_named", "label", "classes", "images"}, {"columns"})
+        if isinstance(values, Mapping) and values.get("images"):
+            raise SchemaError("images", "features that parties make of images before the run", "a schema of 0.8")
+        _check_keys("schema", values, {"columns", "is_named", "label", "classes"}, {"columns"})
         entries = values["columns"]
         if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_COLUMNS:
             got = len(entries) if isinstance(entries, list) else type(entries).__name__
@@ -233,7 +183,7 @@ class Schema:
         if not isinstance(label, str):
             raise SchemaError("label", "a text", type(label).__name__)
         columns = [Column(**entry) for entry in entries]
-        return cls(columns, values.get("is_named", True), label, classes, values.get("images"))
+        return cls(columns, values.get("is_named", True), label, classes)
 
     def without_labels(self) -> Schema:
         """The schema of the columns alone, as it is sent and kept."""

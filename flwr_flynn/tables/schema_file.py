@@ -1,6 +1,6 @@
 """Schema file: a schema in TOML, that one site drafts from its own file and all sites read.
 
-At the top are `label`, `classes`, `images` and the `gap-texts` of all columns, then a table ``[[column]]`` for each
+At the top are `label`, `classes` and the `gap-texts` of all columns, then a table ``[[column]]`` for each
 column with `name`, `kind`, `levels`, `gaps`, `low`, `high`, `unit` and `gap-texts`; see `Column` for their meaning. It
 comes from anybody: it is read whole or refused.
 """
@@ -20,7 +20,7 @@ from flwr_flynn.tables.schema import Schema
 LARGEST = 2**23
 """Bytes of a schema file, at most: room for the drafts of files with thousands of columns."""
 
-_TOP = ("label", "classes", "is-named", "images", "gap-texts", "column")
+_TOP = ("label", "classes", "is-named", "gap-texts", "column")
 
 
 def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = None) -> str:
@@ -41,7 +41,6 @@ def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = Non
         "label": schema.label or None,
         "classes": list(schema.classes) or None,
         "is-named": None if schema.is_named else False,
-        "images": None if schema.images is None else list(schema.images),
     }
     lines = _entries("", top, notes)
     for column in schema.columns:

@@ -19,9 +19,6 @@ from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data import csv_texts
 from flwr_flynn.app.data.opened import opened
-from flwr_flynn.federated import certificate
-from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.schema_file import read_schema, to_toml
@@ -278,15 +275,11 @@ def shell_lines() -> list[str]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     X, y, *_ = opened(folder / "own.csv").whole()
-    (member,) = (model := FlyNNClassifier(effort="quick").fit(X, y)).model_.members
-    model.save("model.npz")
-    change = certificate.change(RunSpec(member.spec, model.classes_), CountsOfSpecs((member.counts,)), None)
-    made = certificate.certificate(change, "server", "withdraw", "1", "Basel")
-    (folder / "certificate.json").write_text(certificate.text(made))
+    FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
     (folder / "new.csv").write_text((folder / "own.csv").read_text())
     (folder / "metrics.json").write_text(json.dumps(metrics()))
     lines = shell_lines()
-    verbs = {"schema", "check", "show", "predict", "report", "certificate", "privacy"}
+    verbs = {"schema", "check", "show", "predict", "report"}
     assert {line.split()[1] for line in lines} == verbs
     for line in lines:
         command, _, target = line.partition(" > ")

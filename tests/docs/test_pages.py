@@ -21,7 +21,6 @@ COMMANDS_RUN_BY = {
     "docs/how_to/deploy_tls.md": ("tests/integration/test_tls.py", "tests/integration/test_deployment.py"),
     "docs/how_to/experiments.md": ("tests/integration/test_ray_cluster.py",),
     "docs/how_to/files.md": ("tests/app/test_cli.py",),
-    "docs/how_to/forget.md": ("tests/integration/test_deployment.py",),
     "docs/how_to/install.md": ("tests/integration/test_installed.py",),
     "docs/how_to/own_app.md": ("tests/integration/test_message.py",),
     "docs/how_to/report.md": ("tests/app/test_cli.py",),

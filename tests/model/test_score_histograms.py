@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, confusion_matrix, log_loss, roc_auc_score
 
-from flwr_flynn.model import figures
+from flwr_flynn.model import probability_metrics as figures
 from flwr_flynn.model.score_histograms import CENTRES, EDGES, MAX_LOSS, N_LEVELS, N_SUMS, UNIT, above_floor, scored
 from simulations.figures import by_sklearn, coverage
 

@@ -22,7 +22,7 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, release_policy, samplers
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, ledger_folder, release_policy, samplers
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
@@ -392,7 +392,8 @@ def test_a_ledger_is_the_partys_own_to_read(path):
 def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, monkeypatch):
     """With a folder that vanishes, both the ledger and what tells that there was one would."""
     settled, settle = [], budget.settle
-    monkeypatch.setattr(budget, "settle", lambda folder: (settled.append(folder), settle(folder)))
+    for module in (budget, ledger_folder):
+        monkeypatch.setattr(module, "settle", lambda folder: (settled.append(folder), settle(folder)))
     answer(open_budget(tmp_path / "new" / "newer" / "state"), laplace(), HERE)
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled

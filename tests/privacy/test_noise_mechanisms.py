@@ -431,7 +431,7 @@ def test_sizes_for_private_counts_follow_the_noise():
     assert noisier.hash_dim < spec.hash_dim
     noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2, hash_dim=spec.hash_dim)
     assert noisier.hash_nnz > spec.hash_nnz
-    shared = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16, secure_sum=True)
+    shared = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 1)
     assert shared.hash_nnz < privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16).hash_nnz
     few = privacy.suggest_spec(1.0, 1e-5, 64, 1444, 10, 10)
     assert (few.hash_dim, few.hash_nnz) == (512, 51)
@@ -442,8 +442,6 @@ def test_sizes_for_private_counts_follow_the_noise():
     assert (pure.hash_dim, pure.hash_nnz) == (2000, 24)
     assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, neighbours="replace-one").hash_dim == 1000
     assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, hash_dim=64, hash_nnz=5).hash_nnz == 5
-    with raises(ConfigError, field="secure_sum"):
-        privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, secure_sum=True)
 
 
 # Audits

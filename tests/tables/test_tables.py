@@ -17,9 +17,9 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.kinds_and_levels import ColumnSummary, TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
-from flwr_flynn.tables.summary import ColumnSummary, TableSummary
 from flwr_flynn.tables.table import Table, needs_table
 from tests.raising import raises
 
@@ -208,6 +208,7 @@ def test_a_schema_survives_json(data):
         ({"columns": [{"name": "a", "kind": "number"}], "label": 3}, "label"),
         ({"columns": [{"name": "a", "kind": "number"}], "classes": ["a", 1]}, "classes"),
         ({"columns": [{"name": "a", "kind": "number"}], "is_named": 1}, "is_named"),
+        ({"columns": [{"name": "a", "kind": "number"}], "images": [1, 1]}, "images"),  # as in version 0.8
     ],
 )
 def test_other_values_are_no_schema(values, field):

@@ -15,8 +15,8 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.summary import TableSummary
 
 LARGE = 2**28
 """Bytes of a file's numbers above which they are in files without a name."""
@@ -35,7 +35,7 @@ class Share(Samples):
 def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
     """The rows of a file as the numbers of a schema, with at most a fourth of so many bytes of them in memory."""
     file.check()
-    itemsize = schema.width * np.dtype(schema.dtype).itemsize
+    itemsize = schema.width * 8
     in_memory = file.n_rows * itemsize <= min(LARGE, memory // 4)
     step = max(1, min(LARGE, memory // 4) // (8 * itemsize))
     labels: list[npt.NDArray[Any]] = [np.zeros(0, object)]
@@ -64,8 +64,8 @@ class _Rows:
     """Rows of a schema's numbers that are added some at a time."""
 
     def __init__(self, schema: Schema, stack: ExitStack, in_memory: bool) -> None:
-        self.width, self.dtype, self.n = schema.width, schema.dtype, 0
-        self._parts: list[npt.NDArray[Any]] = [np.empty((0, self.width), self.dtype)]
+        self.width, self.n = schema.width, 0
+        self._parts: list[npt.NDArray[Any]] = [np.empty((0, self.width))]
         self._file: IO[bytes] | None = None
         if not in_memory:
             self._file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
@@ -83,7 +83,7 @@ class _Rows:
         if self._file is None or not self.n:
             return np.concatenate(self._parts)
         self._file.flush()
-        return np.memmap(self._file, self.dtype, "c", shape=(self.n, self.width))
+        return np.memmap(self._file, np.float64, "c", shape=(self.n, self.width))
 
 
 def counted(file: TableFile) -> TableSummary:

@@ -127,7 +127,7 @@ _EVALUATION = {
         "groups": {"column": _TEXT, "levels": [{"level": _label, **FIGURES}]},
     },
 }
-_FIELD = {"name": _TEXT, "shape": [_count], "bytes": _maybe(_row(3)), "least": _MAYBE_COUNT}
+_FIELD = {"name": _TEXT, "shape": [_count], "bytes": _maybe(_row(3))}
 SHAPE: dict[str, Any] = {
     "action": _MAYBE_TEXT,
     "run": {"run_id": _MAYBE_TEXT, "seconds": _MAYBE},

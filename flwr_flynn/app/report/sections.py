@@ -199,20 +199,17 @@ def messages(report: Report) -> Parts:
     for phase, each in report["messages"].items():
         found: dict[tuple[Any, ...], list[list[float]]] = {}
         for field in each["fields"]:
-            key = field["name"], " \N{MULTIPLICATION SIGN} ".join(map(figure, field["shape"][:8])), field["least"]
+            key = field["name"], " \N{MULTIPLICATION SIGN} ".join(map(figure, field["shape"][:8]))
             found.setdefault(key, []).append(field["bytes"] or [])
-        for (name, shape, least), sizes in (found or {(NONE, NONE, None): [[]]}).items():
+        for (name, shape), sizes in (found or {(NONE, NONE): [[]]}).items():
             sent = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
             named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
             kind = KINDS.get(each["kind"], each["kind"])
-            rows.append((phase, kind, named, shape or "varies", sent, least, each["parties"]))
+            rows.append((phase, kind, named, shape or "varies", sent, each["parties"]))
     if not rows:
         return []
-    known = [row[5] for row in rows if row[5] is not None]
     said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
-    if known:
-        said += f" The smallest number of samples behind one figure is {figure(min(known))}."
-    columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "fewest samples", "parties"
+    columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "parties"
     return [sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")]
 
 

@@ -29,6 +29,7 @@ from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.tables.schema import Schema
 
+_CONTENT = "histograms of the columns, and the samples of each class"
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
 _SUM_BYTES = 96  # that a cell of the sum takes while relevance follows from it, roughly
@@ -107,19 +108,13 @@ class ColumnsRequest(Request[ColumnHistograms]):
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes, n_cells = len(self.classes), min(sizes.total * self.n_features, _MOST_CELLS)
         return [
-            Field("class sizes", (n_classes,), sizes.per_class, PLAIN, per_sample=1),
+            Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
             Field("gaps", (n_cells,), n_classes * self.n_features << KEY_BITS, NUMBERS, is_open=True),
             Field("cells", (n_cells,), max(sizes.total - 1, 0), NUMBERS, is_open=True),
         ]
 
     def parts(self, statistic: ColumnHistograms) -> list[Array]:
         return [statistic.n_per_class, np.diff(statistic.cells, prepend=-1) - 1, statistic.counts - 1]
-
-    def leasts(self, statistic: ColumnHistograms) -> list[int | None]:
-        sizes, _, _ = super().leasts(statistic)
-        counts = self.parts(statistic)[2] + 1
-        smallest = int(counts.min()) if counts.size else None
-        return [sizes, smallest, smallest]  # a gap tells the value of a cell
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
         sizes, gaps, counts = parts
@@ -182,4 +177,4 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True)
+COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated import certificate, codec
+from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
@@ -185,13 +185,19 @@ class WithdrawRequest(JoinRequest):
         raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
-        return None if self.bound is not None else certificate.change(self.run, statistic, None)
+        return None if self.bound is not None else {"before": _in_short(statistic), "now": None}
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return 0
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         return total - statistic
+
+
+def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
+    """Samples, None with noise, and SHA-256 of counts."""
+    first = counts.parts[0]
+    return {"examples": None if first.noise else first.n_examples, "sha256": list(counts.sha256)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +264,7 @@ class UpdateRequest(WithdrawRequest):
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
         assert isinstance(statistic, UpdatedCounts)  # of this request
-        return certificate.change(self.run, statistic.before, statistic)
+        return {"before": _in_short(statistic.before), "now": _in_short(statistic)}
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return statistic.parts[0].n_examples
@@ -286,4 +292,12 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one, or replaced in it."""
     audience = ALL if options.purpose in _KINDS else NEW
-    return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience)
+    return Phase(
+        "counts",
+        TRAIN,
+        _request,
+        _fold,
+        is_counting=True,
+        audience=audience,
+        content="class counts of the active bits of each hash",
+    )

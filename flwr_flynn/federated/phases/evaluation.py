@@ -28,7 +28,7 @@ from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.evaluation_result import Evaluation, by_group, evaluated, of_party
-from flwr_flynn.federated.layout import OF_PARTY, PLAIN, Field, Sizes, contents, of_arrays, to_arrays
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes, contents, of_arrays, to_arrays
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, PRESENT, Context, Phase, RunState
@@ -58,6 +58,7 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.score_histograms import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, scored
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
+_CONTENT = "confusion matrices, and histograms and sums of the probabilities, of held-out samples"
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
 _LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
 
@@ -71,8 +72,8 @@ def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
         field
         for name, times in (("", 1), (" by group", n_groups))
         for field in (
-            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total, per_sample=1),
-            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN, per_sample=OF_PARTY),
+            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total),
+            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN),
         )
         if times
     ]
@@ -158,7 +159,7 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         shape, names = (self.run.n_classes,) * 2, ("confusion matrix", "own confusion matrix")
-        matrices = [Field(name, shape, sizes.total, PLAIN, per_sample=1) for name in names]
+        matrices = [Field(name, shape, sizes.total, PLAIN) for name in names]
         return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
@@ -191,12 +192,7 @@ class EvaluationRequest(RunRequest[Tables]):
     def contents(self, statistic: Tables) -> list[Content]:
         if self.bound is not None:
             return super().contents(statistic)
-        fields, parts = zip(*self._sent(statistic), strict=True)
-        leasts = [field.least(part, parts[0]) for field, part in zip(fields, parts, strict=True)]
-        if self.groups and len(parts) > 4:  # sums over the samples of a subgroup
-            sizes = parts[-1][::N_SUMS]
-            leasts[-1] = int(sizes[sizes > 0].min()) if sizes.any() else None
-        return contents(fields, leasts)
+        return contents([field for field, _ in self._sent(statistic)])
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         """Confusion matrices, 1 if there is a second one, and histograms and sums."""
@@ -344,8 +340,20 @@ def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> Run
 
 
 EVALUATION = Phase(
-    "evaluation", EVALUATE, _request, _fold, collect=partial(collect_each, keep=of_party), audience=PRESENT
+    "evaluation",
+    EVALUATE,
+    _request,
+    _fold,
+    collect=partial(collect_each, keep=of_party),
+    audience=PRESENT,
+    content=_CONTENT,
 )
 SECURE_EVALUATION = Phase(
-    "secure evaluation", TRAIN, _secure_request, _fold_summed, collect=collect_secure, audience=COUNTED
+    "secure evaluation",
+    TRAIN,
+    _secure_request,
+    _fold_summed,
+    collect=collect_secure,
+    audience=COUNTED,
+    content=_CONTENT,
 )

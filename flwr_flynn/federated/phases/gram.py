@@ -21,7 +21,7 @@ import numpy as np
 from flwr_flynn.errors import DataError, PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
-from flwr_flynn.federated.layout import NUMBERS, OF_CLASS, PLAIN, Field, Sizes
+from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
@@ -85,7 +85,12 @@ class GramRequest(RunRequest[GramMatrix]):
         return _CAPACITY
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        return gram_fields(self.n_rows, self.run.n_classes, sizes)
+        n_rows, n_classes = self.n_rows, self.run.n_classes
+        return [  # the upper triangle of the products row by row, and the sums of the rows by class
+            Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
+            Field("products", (1, n_rows * (n_rows + 1) // 2), LARGEST_PRODUCT * sizes.total),
+            Field("sums", (n_classes, n_rows), LEVELS * sizes.total),
+        ]
 
     def parts(self, statistic: GramMatrix) -> list[Array]:
         return [statistic.n_per_class, statistic.products[None], statistic.sums]
@@ -97,15 +102,6 @@ class GramRequest(RunRequest[GramMatrix]):
     def check(self, statistic: GramMatrix, sizes: Sizes) -> None:
         if not np.array_equal(statistic.n_per_class, sizes.per_class):
             raise PayloadError("Gram matrix", "the party's samples of each class as counted", "other numbers")
-
-
-def gram_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
-    """Samples of each class, the upper triangle of the products row by row, and the sums of the rows by class."""
-    return [
-        Field("class sizes", (n_classes,), sizes.per_class, PLAIN, per_sample=1),
-        Field("products", (1, n_rows * (n_rows + 1) // 2), LARGEST_PRODUCT * sizes.total, per_sample=LARGEST_PRODUCT),
-        Field("sums", (n_classes, n_rows), LEVELS * sizes.total, per_sample=LEVELS),
-    ]
 
 
 def n_rows_of(run: RunSpec) -> int:
@@ -191,7 +187,12 @@ class GramEvaluationRequest(RunRequest[Tables]):
         return Tables((left_out, correct, losses)), len(codes)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        return evaluation_fields(self.fit.n_strengths, self.run.n_classes, sizes)
+        shape = self.fit.n_strengths * len(GRAM_TEMPERATURES), self.run.n_classes
+        return [
+            Field("left out", (1, self.run.n_classes), sizes.per_class, NUMBERS),
+            Field("correct", shape, sizes.per_class, NUMBERS),
+            Field("log-losses", shape, MAX_SAMPLE_LOSS * sizes.per_class, NUMBERS),
+        ]
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)
@@ -202,24 +203,10 @@ class GramEvaluationRequest(RunRequest[Tables]):
         return Tables(tuple(parts))
 
 
-def evaluation_fields(n_strengths: int, n_classes: int, sizes: Sizes) -> list[Field]:
-    """Samples left out, (1, L); then of each strength and temperature correct ones and log-losses, (S T, L) both."""
-    shape = n_strengths * len(GRAM_TEMPERATURES), n_classes
-    return [
-        Field("left out", (1, n_classes), sizes.per_class, NUMBERS, per_sample=1),
-        Field("correct", shape, sizes.per_class, NUMBERS, per_sample=1),
-        Field("log-losses", shape, MAX_SAMPLE_LOSS * sizes.per_class, NUMBERS, per_sample=OF_CLASS),
-    ]
-
-
-def most_figures(n_classes: int) -> int:
-    """Numbers of a regression in the JSON of its announcement, at most."""
-    return MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
-
-
 def _figures(config: Config, n_classes: int, n_rows: int) -> tuple[Array, Array, Array, Array, Array, float]:
     """Biases, class sizes, values, strengths, rests and outside of a `GramFit` that a server announced."""
-    lists, expected = config.json("fit", 30 * most_figures(n_classes) + 100), "five lists and a number, of a regression"
+    most = MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
+    lists, expected = config.json("fit", 30 * most + 100), "five lists and a number, of a regression"
     if not isinstance(lists, list) or len(lists) != 6 or not all(isinstance(each, list) for each in lists[:5]):
         raise PayloadError(key("fit"), expected, type(lists).__name__)
     bias, sizes, values, strengths, rest, outside = lists
@@ -299,7 +286,15 @@ def summed(state: RunState) -> frozenset[str]:
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-GRAM = Phase("gram", EVALUATE, _ask, _solve, audience=COUNTED, resumes_at=("selection",))
+GRAM = Phase(
+    "gram",
+    EVALUATE,
+    _ask,
+    _solve,
+    audience=COUNTED,
+    resumes_at=("selection",),
+    content="products of the samples' hashes with each other, and their sums by class",
+)
 GRAM_EVALUATION = Phase(
     "gram evaluation",
     EVALUATE,
@@ -308,4 +303,5 @@ GRAM_EVALUATION = Phase(
     audience=COUNTED,
     eligible=summed,
     resumes_at=("selection", "gram"),
+    content="correct samples and log-losses by leave-one-out, for each regression",
 )

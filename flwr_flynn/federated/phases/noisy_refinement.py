@@ -153,6 +153,7 @@ def noisy_refinements(run: RunSpec) -> list[Phase]:
             partial(_fold, number=number),
             audience=COUNTED,
             resumes_at=(_name(1),),
+            content="a sum of clipped gradients",
         )
         for number in range(1, n_rounds + 1)
     ]

@@ -82,7 +82,7 @@ class BinsRequest(Request[Tables]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.columns.classes) if self.by_class else 1
-        return [Field("bins", (n_classes, len(self.cuts)), sizes.total, per_sample=1)]
+        return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)
@@ -130,6 +130,6 @@ _FOLDS: list[tuple[str, Any]] = [
 ]
 
 BINS = [
-    Phase(name, TRAIN, partial(_ask, before=before), fold, derives_specs=True)
+    Phase(name, TRAIN, partial(_ask, before=before), fold, derives_specs=True, content="samples in bins of the columns")
     for (name, fold), before in zip(_FOLDS, ("", *(name for name, _ in _PARTS)), strict=True)
 ]

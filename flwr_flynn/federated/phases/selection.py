@@ -19,7 +19,7 @@ import numpy as np
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.layout import NUMBERS, OF_PARTY, Field, Sizes
+from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
@@ -41,21 +41,12 @@ from flwr_flynn.model.selection import Choice, best_temperature, choose
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _MAX_CANDIDATES = 64  # scorings of a spec
+_CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
 _CANDIDATE_CHARS = 64  # of one in JSON
 MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
 """The largest log-loss of a sample, in units of `LOSS_UNIT`."""
 
 Candidates = tuple[tuple[ScoringRule, ...], ...]
-
-
-def leave_one_out_fields(n_candidates: Sequence[int], n_classes: int, sizes: Sizes) -> list[Field]:
-    """Samples left out, (1, L); then for each spec of so many candidates correct ones, (n, L), and losses, (n, T)."""
-    most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
-    fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS, per_sample=1)]
-    for n in n_candidates:
-        fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS, per_sample=1))
-        fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS, per_sample=OF_PARTY))
-    return fields
 
 
 @register
@@ -96,7 +87,13 @@ class SelectionRequest(RunRequest[Tables]):
         return Tables(tuple(tables)), n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        return leave_one_out_fields([len(entries) for entries in self.candidates], self.run.n_classes, sizes)
+        n_classes = self.run.n_classes
+        most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
+        fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
+        for n in map(len, self.candidates):
+            fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS))
+            fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS))
+        return fields
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)
@@ -203,4 +200,4 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("selection", selection)
 
 
-SELECTION = Phase("selection", EVALUATE, _request, _fold, audience=COUNTED)
+SELECTION = Phase("selection", EVALUATE, _request, _fold, audience=COUNTED, content=_CONTENT)

@@ -21,8 +21,8 @@ from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, r
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
 from flwr_flynn.tables.schema import LEARNED_LEVELS
-from flwr_flynn.tables.summary import MOST_ROWS, TableSummary
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
@@ -56,9 +56,6 @@ class SchemaRequest(Request[TableSummary]):
         if len(text) > MOST_BYTES:
             raise PayloadError("summary", f"at most {MOST_BYTES} bytes of names and levels", len(text))
         return [np.frombuffer(text, np.uint8).astype(np.int64)]
-
-    def leasts(self, statistic: TableSummary) -> list[int | None]:
-        return [statistic.least]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> TableSummary:
         with refusing("summary"):
@@ -118,4 +115,4 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 
-SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True)
+SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content="names, kinds, levels and gaps of the columns")

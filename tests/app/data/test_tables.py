@@ -22,8 +22,8 @@ from flwr_flynn.app.data.values import Texts, date_of, number_of
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.summary import TableSummary
 from flwr_flynn.tables.table import Table
 from tests.app.data.private import private_share
 from tests.raising import raises

@@ -128,14 +128,12 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
             "columns": {
                 "kind": "exact",
                 "parties": n_parties,
-                "fields": [{"name": "quantiles", "shape": [12, 32], "bytes": [900, 1010.5, 1200], "least": 5}],
+                "fields": [{"name": "quantiles", "shape": [12, 32], "bytes": [900, 1010.5, 1200]}],
             },
             "counts": {
                 "kind": "exact",
                 "parties": n_parties,
-                "fields": [
-                    {"name": "counts", "shape": [n_classes, 4096], "bytes": [9_000, 10_000.0, 12_000], "least": 1}
-                ],
+                "fields": [{"name": "counts", "shape": [n_classes, 4096], "bytes": [9_000, 10_000.0, 12_000]}],
             },
             "evaluation": {"kind": "results", "parties": n_parties, "fields": []},
         },

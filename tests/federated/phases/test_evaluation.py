@@ -24,8 +24,8 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, Tables
-from flwr_flynn.model.figures import summary
 from flwr_flynn.model.metrics import scores
+from flwr_flynn.model.probability_metrics import summary
 from flwr_flynn.model.score_histograms import N_LEVELS, above_floor, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flwr_flynn.hashing import kernels
+from flwr_flynn.hashing import winner_kernels
 from flwr_flynn.hashing.batching import batches
 
 
 @given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
 def test_kth_largest(values, data):
     k = data.draw(st.integers(1, len(values)))
-    assert kernels.kth_largest(values.copy(), len(values), k) == sorted(values, reverse=True)[k - 1]
+    assert winner_kernels.kth_largest(values.copy(), len(values), k) == sorted(values, reverse=True)[k - 1]
 
 
 @given(hnp.arrays(np.float32, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
@@ -23,7 +23,7 @@ def test_keep_best_keeps_the_first_of_equals_in_order(values, data):
     k = data.draw(st.integers(1, len(values)))
     rows = np.arange(len(values), dtype=np.int32)
     best = sorted(sorted(rows, key=lambda row: (-values[row], row))[:k])
-    kernels.keep_best(values.copy(), rows, len(values), k, np.empty_like(values))
+    winner_kernels.keep_best(values.copy(), rows, len(values), k, np.empty_like(values))
     assert rows[:k].tolist() == best
 
 
@@ -36,7 +36,7 @@ def test_keep_best_keeps_the_first_of_equals_in_order(values, data):
 def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, levels):
     approximation = np.empty(X.shape, np.int64)
     slack, crowding = np.empty(3, np.int64), np.empty(3)
-    kernels.approximate(X, row_nnz, signed, levels, approximation, slack, crowding)
+    winner_kernels.approximate(X, row_nnz, signed, levels, approximation, slack, crowding)
     assert approximation.min() >= 0
     assert approximation.max() <= levels
     generator = np.random.default_rng(0)

@@ -90,7 +90,7 @@ def morlet() -> npt.NDArray[Any]:
 
 
 @njit(nogil=True, cache=True)
-def _scatter(images, height, width, real, imag, out):  # type: ignore[no-untyped-def]
+def _scatter(images, height, width, real, imag, out):
     """Write the coefficients of each image."""
     h2, w2 = (height + 1) // 2, (width + 1) // 2
     h4, w4 = (h2 + 1) // 2, (w2 + 1) // 2
@@ -115,7 +115,7 @@ def _scatter(images, height, width, real, imag, out):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, cache=True)
-def _padded(image):  # type: ignore[no-untyped-def]
+def _padded(image):
     """The image with its edges repeated on all sides."""
     height, width = image.shape
     out = np.empty((height + 2 * _RADIUS, width + 2 * _RADIUS), np.int32)
@@ -126,7 +126,7 @@ def _padded(image):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _halved(image):  # type: ignore[no-untyped-def]
+def _halved(image):
     """Every second pixel of every second row of the image, blurred by 1 2 1 both ways, rounded."""
     height, width = image.shape
     out = np.empty(((height + 1) // 2, (width + 1) // 2), np.int32)
@@ -142,7 +142,7 @@ def _halved(image):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _modulus(padded, real, imag):  # type: ignore[no-untyped-def]
+def _modulus(padded, real, imag):
     """Moduli of the filtered image: sums of integers, and one root, which every machine rounds alike."""
     taps = real.shape[0]
     height, width = padded.shape[0] - taps + 1, padded.shape[1] - taps + 1

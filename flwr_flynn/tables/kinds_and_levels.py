@@ -153,12 +153,6 @@ class TableSummary:
             raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot")
         return Schema(kept, self.is_named), left_out
 
-    @property
-    def least(self) -> int | None:
-        """The smallest number of rows that is told, above 0; None without rows."""
-        told = ((each.n_rows, each.gaps, *each.rows.values(), *each.levels.values()) for each in self.columns.values())
-        return min((n for numbers in told for n in numbers if n), default=self.n_rows or None)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
         columns = [
