@@ -22,7 +22,15 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, ledger_folder, release_policy, samplers
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    SimulatedRelease,
+    ledger_file,
+    ledger_folder,
+    release_policy,
+    samplers,
+)
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
