@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1188,
     "model": 2908,
     "privacy": 1003,
-    "federated": 3834,
-    "flower": 901,
-    "app": 4283,
-    "all": 15208,
+    "federated": 3867,
+    "flower": 903,
+    "app": 4302,
+    "all": 15262,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
