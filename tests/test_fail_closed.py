@@ -329,7 +329,7 @@ def test_records_that_overflow_are_found_without_another_try(
     X, y = points(100)
     X[3 : 3 + n_odd, 1] = 1e300
     FlyNNClient(X, y, budget=budget(tmp_path)).fit([], noisy())
-    assert calls == [100 - n_odd]
+    assert calls == [100]  # with zeros in their place: the time of a hash does not tell if there are any
 
 
 def _medians(*calls: Callable[[], object]) -> list[float]:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
-from flwr_flynn.errors import ConfigError
+from flwr_flynn.app.data.held_out import HeldOut
+from flwr_flynn.app.data.private_file import private_file
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import permissions, private_rows
-from flwr_flynn.federated.private_rows import Block, GivenRows, each_part, fitting, rows_at_a_time
+from flwr_flynn.federated.private_rows import Block, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.run_spec import RunSpec
@@ -20,7 +22,10 @@ from flwr_flynn.federated.samples import Samples
 from flwr_flynn.model.noisy_rounds import clipped_gradient
 from flwr_flynn.privacy import GaussianRounds, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.schema import Schema
 from tests import neighbours
+from tests.app.data.private import share_of
 from tests.fakes import HASHER, SPEC, counting, points
 from tests.raising import raises
 
@@ -111,14 +116,12 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
     assert rows_at_a_time([4], memory) == n_rows
     found = [
         part
-        for _, parts in fitting(GivenRows(Samples(X, y)), [HASHER], ("ash", "birch", "cedar"), (), memory, of=_active)
+        for _, parts in fitting(
+            GivenRows(Samples(X, y)), [HASHER], ("ash", "birch", "cedar"), (), memory, of=HASHER.active
+        )
         for part in parts
     ]
-    assert np.array_equal(np.concatenate([bits for bits, _ in found]), wanted[0][0])
-
-
-def _active(X: Any, codes: Any) -> tuple[Any, Any]:
-    return HASHER.active(X), codes
+    assert np.array_equal(np.concatenate([bits for _, _, bits in found]), wanted[0][0])
 
 
 # ---- rows that a hash does not take, and rounds of one class
@@ -138,9 +141,6 @@ def test_fits_raises_for_no_row(kind: str) -> None:
 
 def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
     """In 0.8 the exact salary of one record of 501 was found in 14 questions, at no cost."""
-    from flwr_flynn.tables.column import Column
-    from flwr_flynn.tables.schema import Schema
-
     pandas = pytest.importorskip("pandas")
     schema = Schema([Column("salary", "number", gaps=False, gap_texts=["73412"])])
     run = RunSpec(
@@ -169,3 +169,116 @@ def test_noisy_rounds_of_one_class_are_refused_whatever_the_samples_are() -> Non
         np.ones((24, 1), np.int32), np.zeros(24, np.int64), SPEC.hash_nnz, [(active, np.zeros(4, np.int64))]
     )
     assert not gradient.gradient.any()
+
+
+# ---- what a review found: no row changes how another is read, nor what a request costs
+
+BIG = 10**16 + 1
+
+
+def _columns() -> dict[str, Any]:
+    pandas = pytest.importorskip("pandas")
+    arrow = pytest.importorskip("pyarrow")
+    ints = [1, BIG, 3, 2**62]
+    return {
+        "Int64": (pandas.array(ints, "Int64"), pandas.array([*ints, None], "Int64")),
+        "UInt64": (pandas.array(ints, "UInt64"), pandas.array([*ints, None], "UInt64")),
+        "arrow": tuple(pandas.array(each, pandas.ArrowDtype(arrow.int64())) for each in (ints, [*ints, None])),
+        "categories": (pandas.Categorical(ints, ints), pandas.Categorical([*ints, None], ints)),
+        "boolean": (
+            pandas.array([True, False] * 2, "boolean"),
+            pandas.array([True, False, True, False, None], "boolean"),
+        ),
+        "string": (pandas.array(list("abcd"), "string"), pandas.array([*"abcd", None], "string")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["Int64", "UInt64", "arrow", "categories", "boolean", "string"])
+@pytest.mark.parametrize("as_kind", ["category", "number", ""])
+def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(kind: str, as_kind: str) -> None:
+    """`to_numpy` of a nullable column gives integers without a gap and floats or objects with one."""
+    pandas = pytest.importorskip("pandas")
+    whole, with_gap = (pandas.DataFrame({"a": values}) for values in _columns()[kind])
+    levels = ["1", str(BIG), "3", str(2**62), "a", "b", "c", "d", "0"]
+    features: Any = Schema([Column("a", as_kind, levels if as_kind == "category" else ())]) if as_kind else ("a",)
+    numbers, fits = as_numbers(whole, features)
+    more, still = as_numbers(with_gap, features)
+    np.testing.assert_array_equal(more[:4], numbers)
+    assert still[:4].tolist() == fits.tolist()
+    for index in range(4):
+        alone, fit = as_numbers(whole.iloc[index : index + 1], features)
+        np.testing.assert_array_equal(alone[0], numbers[index])
+        assert fit[0] == fits[index]
+    if as_kind == "category":
+        assert numbers[:, :-1].any(axis=1).all()
+
+
+def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that chose the range of a column could tell by the time whether a row is in it."""
+    hashed: list[int] = []
+    active = FlyHash.active
+
+    def counted(self: FlyHash, X: Any, **more: Any) -> Any:
+        hashed.append(len(X))
+        return active(self, X, **more)
+
+    monkeypatch.setattr(FlyHash, "active", counted)
+    schema = Schema([Column("0", "number", gaps=False, low=73412.0, high=73412.0)], is_named=False)
+    spec = HashSpec(n_features=1, hash_dim=24, row_nnz=1, hash_nnz=3, seed=7)
+    run = RunSpec(
+        spec, ("ash",), SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=1), 1), feature_names=schema
+    )
+    for index, value in enumerate((1.0, 73412.0)):
+        budget = Budget(tmp_path / str(index), Policy(1.0, mechanisms=("simulated",)))
+        FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=budget).fit([], counting(run))
+    assert hashed == [21, 21]
+
+
+def test_the_inputs_of_coded_features_count_against_the_memory_limit(tmp_path: Path) -> None:
+    width = 4000
+    spec = HashSpec(
+        n_features=width,
+        hash_dim=16,
+        row_nnz=9,
+        hash_nnz=1,
+        seed=1,
+        coding="bumps",
+        n_codes=64,
+        edges=((0.5,),) * width,
+        signed=True,
+    )
+    run = RunSpec(spec, ("ash",), LaplaceCounts.for_spec(spec, 1, 0.1))
+    budget = Budget(tmp_path / "state", Policy(1.0))
+    client = FlyNNClient(np.zeros((9, width)), ["ash"] * 9, budget=budget, memory_limit=2**27)
+    assert str(client.fit([], counting(run))[2][REFUSED]).startswith("memory: ")
+
+
+def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    spec = HashSpec(n_features=2, hash_dim=24, row_nnz=1, hash_nnz=3, seed=7)
+    run = RunSpec(spec, ("ash",), LaplaceCounts(0.5, hash_nnz=3, n_classes=1), feature_names=("age", "age"))
+    budget = Budget(tmp_path / "state", Policy(1.0))
+    metrics = FlyNNClient(pandas.DataFrame({"age": [1.0]}), ["ash"], budget=budget).fit([], counting(run))[2]
+    assert str(metrics[REFUSED]).startswith("features: expected features of different names")
+    assert not budget.is_begun
+
+
+def test_a_record_of_several_lines_is_found_when_the_party_starts(tmp_path: Path) -> None:
+    """It would count as several rows; whatever is asked, the party refuses alike."""
+    head = "a,note,label\n"
+    for text in ('1,"two\nlines",ash\n', '1,"open,ash\n', '1,"a"b,"c\n'):
+        (tmp_path / "a.csv").write_text(head + text)
+        with raises(DataError, field="a.csv", got="open quotes"):
+            private_file(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text(head + '1,"a ""quoted"" word",ash\n2,5" of it,ash\n3,"",ash\n')
+    assert len(share_of(private_file(tmp_path / "a.csv"), Schema([Column("note", "category", ['5" of it'])])).y) == 3
+
+
+def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_path: Path) -> None:
+    rule = HeldOut(0.5, b"secret")
+    sides = []
+    for name, texts in (("ints", ["1", "2", "300"] * 20), ("floats", ["1.0", "2.0", "300.0"] * 20)):
+        rows = "".join(f"{text},{index},ash\n" for index, text in enumerate(texts))
+        (tmp_path / f"{name}.csv").write_text("a,b,label\n" + rows)
+        sides.append(share_of(private_file(tmp_path / f"{name}.csv", held_out=rule), ("a", "b")).X_test.tolist())
+    assert sides[0] == sides[1] != []

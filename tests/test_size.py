@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 430,
-    "tables": 661,
+    "tables": 675,
     "hashing": 1188,
     "model": 2908,
     "privacy": 1003,
-    "federated": 3867,
+    "federated": 3887,
     "flower": 903,
-    "app": 4302,
-    "all": 15262,
+    "app": 4315,
+    "all": 15309,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,16 @@ import numpy.typing as npt
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
 from flwr_flynn.federated.private_rows import (
+    INPUT_BYTES,
     LEAST_ROWS,
     ROW_BYTES,
+    Fitting,
     GivenRows,
     RowReader,
     check_classes,
     check_columns,
     fitting,
+    inputs_of,
 )
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.raw_tables import elsewhere, prepared
@@ -55,10 +58,8 @@ NOISY_EXAMPLES = 1
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
 Progress = Callable[[int], object]
-V = TypeVar("V")
 Load = Callable[[Features], Samples | RowReader]
 CodesOf = Callable[[Any], Codes]
-Tried = tuple[Any, Codes, npt.NDArray[np.float64]]
 
 
 def no_progress(_total: int) -> Progress:
@@ -143,7 +144,8 @@ class SampleAccess:
         self._admit(phase, discloses, is_withdrawal)
         confusions = 32 * run.n_classes**2  # two matrices, and their message
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
-        needed += LEAST_ROWS * ROW_BYTES * run.spec.n_features
+        inputs = max(map(inputs_of, run.specs))
+        needed += LEAST_ROWS * (ROW_BYTES * run.spec.n_features + INPUT_BYTES * inputs)
         several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
         sizes = f"n_features {run.spec.n_features}, hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz}"
         what = f"{sizes} and {run.n_classes} classes{several}"
@@ -265,22 +267,19 @@ class SampleAccess:
     def _active(self, run: RunSpec) -> Iterator[tuple[npt.NDArray[np.int32], Codes]]:
         """Active bits and class codes of the training rows that fit, some at a time."""
 
-        def active(X: Any, codes: Codes) -> tuple[npt.NDArray[np.int32], Codes]:
-            return run.hasher.active(X, n_jobs=self.options.n_jobs), codes
-
         n_rows = n_fitting = 0
         progress = self.progress(self._rows().n_rows)
-        for n, parts in self._parts(run, active):
+        for n, parts in self._parts(run, partial(run.hasher.active, n_jobs=self.options.n_jobs)):
             n_rows += n
-            n_fitting += sum(len(codes) for _, codes in parts)
-            yield from parts
+            n_fitting += sum(len(codes) for _, codes, _ in parts)
+            yield from ((active, codes) for _, codes, active in parts)
             progress(n)
         if n_rows > n_fitting:
             log.warning("FlyNN: %s of %s samples do not fit, and are left out", n_rows - n_fitting, n_rows)
 
     def _parts(
-        self, run: RunSpec, of: Callable[[Any, Codes], V], held_out: bool = False
-    ) -> Iterator[tuple[int, list[V]]]:
+        self, run: RunSpec, of: Callable[[Any], npt.NDArray[Any]], held_out: bool = False
+    ) -> Iterator[tuple[int, list[Fitting]]]:
         """A function of the private rows that fit, see `private_rows.fitting`; any failure is one of the machine."""
         self._touched = True
         try:
@@ -304,7 +303,7 @@ class SampleAccess:
                 raise DataError("loading failed at this party") from None
         return self._reader
 
-    def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[Tried]]:
+    def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[Fitting]]:
         """The model to try, True if it differs by the class prior, and held-out samples, some at a time: numbers, class
         codes, and the model's shared scores.
 
@@ -322,15 +321,13 @@ class SampleAccess:
         mine = self._personalized(run, model) if is_open else model
         own = options.class_prior and is_open and run.is_plain
 
-        def scored(X: Any, codes: Codes) -> Tried:
-            return X, codes, mine.shared_scores(X, options.n_jobs)
-
+        scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
         if options.budget is None:
-            return mine, own, self._tried(run, scored)
+            return mine, own, self._tried(run, scores)
         self._prepare(run)
-        return mine, own, (part for _, parts in self._parts(run, scored, held_out=True) for part in parts)
+        return mine, own, (part for _, parts in self._parts(run, scores, held_out=True) for part in parts)
 
-    def _tried(self, run: RunSpec, scored: Callable[[Any, Codes], Tried]) -> Iterator[Tried]:
+    def _tried(self, run: RunSpec, scores: Callable[[Any], npt.NDArray[Any]]) -> Iterator[Fitting]:
         """Held-out samples of a party without a budget, refused as a whole if one does not fit."""
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
@@ -338,7 +335,7 @@ class SampleAccess:
         held_out = Samples(samples.X_test, samples.y_test)
         X, true = self._labelled(held_out, run.codes, run.spec.n_features)
         for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
-            yield scored(X[rows], true[rows])
+            yield X[rows], true[rows], scores(X[rows])
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's class frequencies, if it has samples; once for a request."""

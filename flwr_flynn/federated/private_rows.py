@@ -24,15 +24,16 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Codes, Features, Label, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.row_wise import TRUTHS, encode_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_frame, with_columns
+from flwr_flynn.tables.table import Table, as_name, is_frame, series_values, with_columns
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
 
-LEAST_ROWS, ROW_BYTES = 64, 32
-"""Rows that the hash has in memory at least, of whatever width, and the bytes of each of their numbers."""
+LEAST_ROWS, ROW_BYTES, INPUT_BYTES = 64, 32, 8
+"""Rows that the hash has in memory at least, of whatever width, and bytes of each of their numbers and inputs."""
 
 _MOST_ROWS = 2**14
 _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
@@ -40,6 +41,8 @@ _BOOLEANS = {"False": 0.0, "True": 1.0}  # texts of labels that are booleans
 _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
 
 T = TypeVar("T")
+Fitting = tuple[Any, Codes, npt.NDArray[Any]]
+"""Numbers of some rows that fit, their class codes, and values of a function of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ def check_form(X: Any, y: Any) -> None:
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for; nothing is said of the others."""
     names, known = features.names if isinstance(features, Schema) else features, rows.names or ()
+    if len(set(names)) < len(names):
+        raise DataError("features", "features of different names", f"{len(names) - len(set(names))} named again")
     by_name = features.is_named if isinstance(features, Schema) else _has_some(known, names)
     if not by_name:
         check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
@@ -141,7 +146,9 @@ def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T]:
         part = parts.pop()
         try:
             found = of(*block.read(part))
-        except Exception:  # noqa: BLE001 - whatever it is, it must not tell which row it was
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException:  # noqa: BLE001 - whatever it is, a panic of polars, too, it must not tell the row
             if part.stop - part.start > 1:
                 middle = (part.start + part.stop) // 2
                 parts += [slice(middle, part.stop), slice(part.start, middle)]
@@ -157,27 +164,45 @@ def fitting(
     memory: int = 2**30,
     *,
     held_out: bool = False,
-    of: Callable[[Any, Codes], T],
-) -> Iterator[tuple[int, list[T]]]:
-    """A function `of` numbers and class codes of the rows that all hashes can hash: rows read and values, by block.
+    of: Callable[[Any], npt.NDArray[Any]],
+) -> Iterator[tuple[int, list[Fitting]]]:
+    """Numbers, class codes, and a function `of` numbers, of the rows that all hashes can hash, behind the rows read.
 
-    Rows in which that function raises are dropped, too.
+    The function has zeros in the place of the rows that do not fit, so that its time does not tell if there are any.
+    Rows in which it raises are dropped, too.
     """
     book = check_classes(classes)
-    widths = [rows.width, hashers[0].n_features, len(classes), *(hasher.hash_nnz for hasher in hashers)]
+    widths = [rows.width, len(classes)]
+    for hasher in hashers:
+        widths += [hasher.n_features, hasher.hash_nnz, inputs_of(hasher.spec) if hasher.spec else 2 * hasher.n_features]
 
-    def chosen(X: Any, y: Any) -> tuple[int, T]:
+    def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
         numbers, good = as_numbers(X, features)
         check_width(numbers.shape[1], hashers[0].n_features)
         codes = _codes(book, y)
         keep = good & (codes >= 0)
+        numbers = _without(numbers, ~keep)
         for hasher in hashers:
-            keep[keep] = hasher.fits(numbers[keep])
-        return len(codes), of(numbers[keep], codes[keep])
+            keep &= hasher.fits(numbers)
+        values = of(_without(numbers, ~keep))
+        return len(codes), (numbers[keep], codes[keep], values[keep])
 
     for block in rows.blocks(rows_at_a_time(widths, memory), held_out):
         parts = [*each_part(block, chosen)]
         yield sum(n for n, _ in parts), [found for _, found in parts]
+
+
+def inputs_of(spec: HashSpec) -> int:
+    """Numbers of a row that the lifting matrix takes, with those of the other sign."""
+    return spec.n_inputs * (2 if spec.signed else 1)
+
+
+def _without(numbers: Any, rows: npt.NDArray[np.bool_]) -> Any:
+    """The numbers with zeros in some rows."""
+    if not sp.issparse(numbers):
+        return np.where(rows[:, None], np.zeros((), numbers.dtype), numbers)
+    data = np.where(np.repeat(rows, np.diff(numbers.indptr)), np.zeros((), numbers.dtype), numbers.data)
+    return sp.csr_array((data, numbers.indices, numbers.indptr), shape=numbers.shape)
 
 
 # -------- values
@@ -200,13 +225,24 @@ def _by_name(X: Any, names: Sequence[str]) -> npt.NDArray[Any]:
     """The columns of these names as an array; those of arrays, and of tables with other names alone, as they stand."""
     if isinstance(X, Table):
         X = X.only(names) if _has_some(X.names, names) else X
-        return np.column_stack([column.astype(object) for column in X.columns]) if X.columns else np.empty((len(X), 0))
-    if is_frame(X):
-        known = {as_name(name): name for name in X.columns}
-        array: npt.NDArray[Any] = (X[[known[name] for name in names]] if _has_some([*known], names) else X).to_numpy()
-        # Durations of a data frame are no numbers: in a column with a word they would be none either.
-        return np.full(array.shape, np.nan) if array.dtype.kind == "m" else array
-    return np.asarray(X)
+        return _columns_of(X.columns, len(X))
+    if not is_frame(X):
+        return np.asarray(X)
+    known = {as_name(name): name for name in X.columns}
+    chosen = [known[name] for name in names] if _has_some([*known], names) else [*X.columns]
+    columns = [series_values(X[name]) for name in chosen]
+    # Durations of a data frame are no numbers: in a column with a word they would be none either.
+    return _columns_of([np.full(len(each), np.nan) if each.dtype.kind == "m" else each for each in columns], len(X))
+
+
+def _columns_of(columns: Sequence[npt.NDArray[Any]], n: int) -> npt.NDArray[Any]:
+    """Columns side by side, as numbers where all are such."""
+    if not columns:
+        return np.empty((n, 0))
+    if all(column.dtype.kind in "biuf" for column in columns):
+        return np.column_stack(columns)
+    # Dates are no numbers, nor are the integers that NumPy makes of those beyond the calendar.
+    return np.column_stack([np.full(n, None) if c.dtype.kind == "M" else c.astype(object) for c in columns])
 
 
 def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, moment_of
+from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, moment_of, series_values
 
 GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 """Texts of missing values, in lower case."""
@@ -47,13 +47,15 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[n
 
 
 def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
-    if isinstance(X, Table) or (is_frame(X) and schema.is_named):
+    if schema.is_named and (isinstance(X, Table) or is_frame(X)):
         known = X.names if isinstance(X, Table) else [as_name(name) for name in X.columns]
         if missing := sum(name not in known for name in schema.names):
             raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
         if not isinstance(X, Table):
-            X = Table([as_name(name) for name in X.columns], [X[name].to_numpy() for name in X.columns])
+            X = Table([as_name(name) for name in X.columns], [series_values(X[name]) for name in X.columns])
         return [_values(column) for column in X.only(schema.names).columns]
+    if isinstance(X, Table) or is_frame(X):  # by position
+        return [_values(column) for column in (X.columns if isinstance(X, Table) else map(series_values, _series(X)))]
     array = np.asarray(X)
     if schema.is_named or array.ndim != 2 or array.shape[1] != len(schema.columns):
         expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
@@ -61,8 +63,14 @@ def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
     return [_values(array[:, j]) for j in range(array.shape[1])]
 
 
+def _series(X: Any) -> list[Any]:
+    return [X[name] for name in X.columns]
+
+
 def _values(column: npt.NDArray[Any]) -> Sequence[Any]:
-    """The values of a column as Python's."""
+    """The values of a column as Python's; of complex numbers, which one makes of all in an array, the real ones."""
+    if column.dtype.kind == "c":
+        return [value.real if value.imag == 0 else value for value in column.tolist()]
     values: list[Any] = (column.astype("datetime64[us]") if column.dtype.kind == "M" else column).tolist()
     return values
 

@@ -184,6 +184,18 @@ def is_gap(value: Any) -> bool:
         return type(value).__name__ == "NAType"
 
 
+def series_values(series: Any) -> Array:
+    """The values of a column of a data frame, in a form that its type decides and no value: slices are read alike."""
+    if isinstance(series.dtype, np.dtype):
+        values: Array = series.to_numpy()
+        return values
+    # Nullable, categorical and Arrow columns become floats or objects where a slice of them has a gap.
+    objects = series.to_list()
+    out = np.empty(len(objects), object)
+    out[:] = objects
+    return out
+
+
 def missing(values: Array) -> Array:
     """Mask of the gaps of a column, (n,) of any kind."""
     if values.dtype.kind == "O":

@@ -318,7 +318,7 @@ def test_a_note_of_an_error_stays_in_the_party_s_log(caplog: pytest.LogCaptureFi
 
 
 def test_the_memory_limit_is_the_party_s_own_and_asked_before_a_row_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = memory_needed(SPEC, 3) + 32 * 3 * 3 + 64 * 32 * 4  # and 64 rows of 4 numbers
+    needed = memory_needed(SPEC, 3) + 32 * 3 * 3 + 64 * 40 * 4  # and 64 rows of 4 numbers
     assert ask(party(memory_limit=needed), CountsRequest(RUN)).n_examples == 60
     config = counting()
     monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))

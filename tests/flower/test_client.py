@@ -108,7 +108,7 @@ def test_in_a_selection_there_is_no_loss() -> None:
 def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     run = RunSpec(HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000))
     X, y = points(12000)[0], np.arange(12000) % 1000
-    needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 32 * 4
+    needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     counts = codec.decode(codec.read_tensors(fit.parameters.tensors), run.hasher, 1000)

@@ -111,7 +111,7 @@ class CsvFile(TableFile):
             rest = chunk.columns[n : n + len(wanted)]
             labels = rest.pop(0) if layout.label is not None else None
             groups = rest.pop(0) if layout.group is not None else None
-            keys = keys_of_texts(texts.tolist() for texts in rest) if keyed else []
+            keys = keys_of_texts(zip(*(texts.tolist() for texts in rest), strict=True)) if keyed else []
             yield chunk.columns[:n], labels, groups, chunk.n_broken, keys
 
     def batches(self) -> Iterator[Batch]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,16 @@ def keys_of_ids(ids: Iterable[Any]) -> list[bytes]:
     return [_encoded(str(meaning(value))) for value in ids]
 
 
-def keys_of_texts(columns: Iterable[Iterable[str]]) -> list[bytes]:
-    """Keys of rows by the texts of all of their fields."""
-    return [_encoded("\x1f".join(fields)) for fields in zip(*columns, strict=True)]
+def keys_of_texts(rows: Iterable[Iterable[str]]) -> list[bytes]:
+    """Keys of rows by the texts of all of their fields: 3 is 3.0, as which another program may write it again."""
+    return [_encoded("\x1f".join(map(_number_or_text, fields))) for fields in rows]
+
+
+def _number_or_text(text: str) -> str:
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text.strip()
 
 
 def keys_of_values(columns: Iterable[npt.NDArray[Any] | list[Any]]) -> list[bytes]:
@@ -67,7 +75,7 @@ def array_keys(X: npt.NDArray[Any], y: Any, ids: Any = None) -> list[bytes]:
 
 def _plain(column: npt.NDArray[Any] | list[Any]) -> list[Any]:
     if not isinstance(column, np.ndarray):
-        return [float(value) if isinstance(value, int) else value for value in column]
+        return [float(value) if isinstance(value, Real) else value for value in column]
     if column.dtype.kind in "biufmM":
         numbers: list[Any] = column.astype(np.int64 if column.dtype.kind in "mM" else np.float64).tolist()
         return numbers

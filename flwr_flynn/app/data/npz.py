@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
 from flwr_flynn.app.data.layout import by_name
-from flwr_flynn.errors import DataError, with_names
+from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.table import as_name, needs_table
 
 Array = npt.NDArray[Any]
@@ -54,7 +54,8 @@ def read_npz(
         reads = features or all_names or (reads_names and needs_table(X))
         names = array("feature_names") if has_names and reads else None
     if groups is not None and groups.shape != X.shape[:1]:
-        raise DataError(f"{path.name} {group}", f"an array of shape {X.shape[:1]}", groups.shape)
+        error = DataError(f"{path.name} {group}", "a value for each row", "more or fewer")
+        raise with_rows(error, f"{groups.shape} for {X.shape[:1]}")
     if features and X.ndim == 2:
         order, left_out = _npz_order(path, X.shape[1], names, features)
         return Arrays(X[:, order], y, groups, features, left_out, X)

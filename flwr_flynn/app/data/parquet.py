@@ -76,12 +76,14 @@ def arrow_values(chunk: Any) -> list[Any]:
         chunk = chunk.cast(arrow.binary())  # not validated
     elif arrow.types.is_large_string(chunk.type):
         chunk = chunk.cast(arrow.large_binary())
-    return [_decoded(value) if isinstance(value, bytes) else value for value in chunk.to_pylist()]
+    return [_plain(value) for value in chunk.to_pylist()]
 
 
-def _decoded(value: bytes) -> str | None:
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.floating):  # of float16, in older versions of pyarrow
+        return float(value)
     try:
-        return value.decode("utf-8")
+        return value.decode("utf-8") if isinstance(value, bytes) else value
     except UnicodeDecodeError:
         return None
 

@@ -71,7 +71,7 @@ class ParquetFile(TableFile):
             if batch.labels is not None:
                 self.n_unlabelled += sum(value is None or value != value for value in batch.labels.tolist())
         if self.reports and self.n_rows != n_promised:  # a damaged file
-            raise DataError(path.name, f"{n_promised} rows, as the file says", self.n_rows)
+            raise DataError(path.name, "as many rows as the file says", "more or fewer")
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.held_out import HeldOut, array_keys, keys_of_ids, keys_of_values
+from flwr_flynn.app.data.held_out import HeldOut, array_keys, keys_of_ids, keys_of_texts, keys_of_values
 from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.npz import read_npz
 from flwr_flynn.app.data.parquet import arrow_column, opened_parquet, parquet_columns
@@ -88,6 +88,8 @@ class _Csv(PrivateFile):
                 raise DataError(self._path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
             self._header = next(filter(None, map(_fields, _lines(stream))), [])
+            if any(line.count(b'"') % 2 and _is_open(line) for line in _lines(stream)):
+                raise DataError(self._path.name, "a record in each line, without line breaks in quotes", "open quotes")
         self._find(self._header)
 
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
@@ -105,13 +107,11 @@ class _Csv(PrivateFile):
 
     def _reader(self, lines: list[bytes]) -> Callable[[slice], Rows]:
         def read(part: slice) -> Rows:
-            pairs = [(line, fields) for line in lines[part] if len(fields := _fields(line)) == len(self._header)]
+            rows = [fields for line in lines[part] if len(fields := _fields(line)) == len(self._header)]
             order, label, key = self._layout.order, self._layout.label, self._layout.group
-            columns = [objects([fields[index] for _, fields in pairs]) for index in order]
-            y = objects([fields[label or 0].strip() for _, fields in pairs])
-            keys = (
-                [line for line, _ in pairs] if key is None else keys_of_ids(fields[key].strip() for _, fields in pairs)
-            )
+            columns = [objects([fields[index] for fields in rows]) for index in order]
+            y = objects([fields[label or 0].strip() for fields in rows])
+            keys = keys_of_texts(rows) if key is None else keys_of_ids(fields[key].strip() for fields in rows)
             return Table(self._layout.names, columns), y, keys
 
         return read
@@ -135,6 +135,14 @@ def _fields(line: bytes) -> list[str]:
         return []
 
 
+def _is_open(line: bytes) -> bool:
+    """True if a quote of the line is open at its end: the lines after it belong to the same record."""
+    try:
+        return len([*csv.reader([line.decode("utf-8", "replace"), "behind"])]) == 1
+    except csv.Error:
+        return True
+
+
 class _Parquet(PrivateFile):
     def _open(self) -> None:
         with opened_parquet(self._path) as file:
@@ -144,7 +152,7 @@ class _Parquet(PrivateFile):
             self._kinds = {name: schema.field(name).type for name in self._columns}
             n_found = sum(batch.num_rows for batch in file.iter_batches(use_pandas_metadata=False))
         if n_found != self.n_rows:
-            raise DataError(self._path.name, f"{self.n_rows} rows, as the file says", "more or fewer")
+            raise DataError(self._path.name, "as many rows as the file says", "more or fewer")
 
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
         with opened_parquet(self._path) as file:

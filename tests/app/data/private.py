@@ -46,13 +46,9 @@ def count(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_rows: int
     rows, active = GivenRows(Samples(X, y)), []
     check_columns(rows, (), hasher.n_features)
     for _, parts in fitting(
-        rows,
-        [hasher],
-        classes,
-        memory=256 * n_rows * max(X.shape[1], hasher.hash_nnz, len(classes)),
-        of=lambda X, y: (hasher.active(X), y),
+        rows, [hasher], classes, memory=256 * n_rows * max(X.shape[1], hasher.hash_nnz, len(classes)), of=hasher.active
     ):
         active += parts
-    bits = np.concatenate([bits for bits, _ in active]) if active else np.zeros((0, hasher.hash_nnz), np.int32)
-    codes = np.concatenate([codes for _, codes in active]) if active else np.zeros(0, np.int64)
+    bits = np.concatenate([bits for _, _, bits in active]) if active else np.zeros((0, hasher.hash_nnz), np.int32)
+    codes = np.concatenate([codes for _, codes, _ in active]) if active else np.zeros(0, np.int64)
     return ClassCounts.from_active(hasher, bits, codes, len(classes)), len(y) - len(codes)

@@ -83,7 +83,8 @@ def test_open_rows_with_errors_are_counted(tmp_path: Path) -> None:
 def test_a_quoted_field_may_span_lines_for_an_open_party_only(tmp_path: Path) -> None:
     path = csv_file(tmp_path, 'a,note,label\n1,"two\nlines",x\n2,one,y\n')
     assert own_share(NodeConfig(data_path=str(path), test_fraction=0.0), ("a",)).X.tolist() == [[1], [2]]
-    assert share_of(private_file(path), ("a",)).y.tolist() == ["y"]  # two lines of other numbers of fields
+    with raises(DataError, field="mine.csv", got="open quotes"):
+        private_file(path)
 
 
 def numbers_of(texts: list[str]) -> Any:
@@ -121,7 +122,7 @@ def test_files_of_all_kinds_give_the_same_rows(row_wise: bool, tmp_path: Path) -
 
 BIG = 2**53 + 1  # which float64 does not hold
 ODD: dict[str, list[Any]] = {
-    ".csv": ["1,2,x,9,9", '"1,2,x', "1,\0,x", '1,"x', "1,\ufffd,x", "1,2", "x" * 200_000, "1,word,x", "1,2,"],
+    ".csv": ["1,2,x,9,9", "1,\0,x", "1,\ufffd,x", "1,2", "x" * 200_000, "1,word,x", "1,2,"],
     ".npz": [("word", 2, 1), (1j, 2, 1), (np.inf, 2, 1), (1, 2, np.nan), (1, 2, "word")],
     ".parquet": [(None, 2, 1), (1, 2, None), (None, None, None)],
 }

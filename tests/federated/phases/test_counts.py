@@ -13,6 +13,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
+from flwr_flynn.federated.private_rows import inputs_of
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
@@ -101,7 +102,8 @@ def test_a_hostile_reply_costs_its_sender_alone_and_all_its_specs(name: str) -> 
 
 def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(REQUEST.to_config())
-    needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9 + 64 * 32 * 4  # and 64 rows of 4 numbers
+    needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9
+    needed += 64 * (32 * 4 + 8 * max(map(inputs_of, GRID)))  # 64 rows
     assert CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed)).run == RUN
     monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
     with raises(PayloadError, field="memory"):
@@ -160,7 +162,7 @@ def test_who_leaves_is_matched_by_its_very_counts() -> None:
         (("1", ""), ()),
     ):
         with pytest.raises(PayloadError):
-            request.match(statistic, Sender(*sender), taken)
+            request.match(statistic, Sender(*sender), set(taken))
     assert request.add(statistic, statistic) == no_counts(RUN)
     assert request.load(statistic) == 0  # it takes no room
 
