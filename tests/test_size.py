@@ -13,12 +13,12 @@ SIZES = {
     "top level": 430,
     "tables": 661,
     "hashing": 1188,
-    "model": 2908,
+    "model": 2906,
     "privacy": 1003,
     "federated": 3834,
     "flower": 901,
     "app": 4283,
-    "all": 15208,
+    "all": 15206,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -26,15 +26,14 @@ from flwr_flynn.app.settings_parser import as_setting
 from flwr_flynn.app.shared_noise import SharedNoise
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
-from flwr_flynn.federated.phases.secure_columns import MOST_BINS
+from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, ColumnsRequest
 from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import bound_for, check_room
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message
-from flwr_flynn.flower.compat import is_simulated
+from flwr_flynn.flower.records import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
@@ -42,7 +41,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
-from flwr_flynn.tables import schema_file
+from flwr_flynn.tables import schema
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
 
@@ -206,7 +205,7 @@ def own_schema(config: RunConfig) -> Schema | None:
     if config.schema in ("", "learn"):
         return None
     try:
-        return schema_file.read_schema(Path(config.schema).expanduser())
+        return schema.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
         missing = f"expected learn or the server's own schema.toml, got {type(error).__name__}"
         text = datasets.full_text(error) if isinstance(error, FlyNNError) else missing

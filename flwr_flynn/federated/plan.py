@@ -30,16 +30,7 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import (
-    columns,
-    counts,
-    evaluation,
-    gram,
-    noisy_refinement,
-    secure_columns,
-    selection,
-    table_schema,
-)
+from flwr_flynn.federated.phases import columns, counts, evaluation, gram, noisy_refinement, selection, table_schema
 from flwr_flynn.federated.protocol import TRAIN
 
 
@@ -67,7 +58,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     is_secure, is_planned = options.run_spec.is_secure, options.plan is not None
     before = [
         (table_schema.SCHEMA, options.learn_schema),
-        *((phase, is_planned) for phase in (secure_columns.BINS if is_secure else [columns.COLUMNS])),
+        *((phase, is_planned) for phase in (columns.BINS if is_secure else [columns.COLUMNS])),
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),

@@ -14,21 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import __version__
-from flwr_flynn._text import clean
+from flwr_flynn._markup import clean
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
+from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
+from flwr_flynn.federated.outcome import federation_of, member_indices, model_of, run_html
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text
-from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
-from flwr_flynn.federated.traffic import Traffic
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 if TYPE_CHECKING:

@@ -35,14 +35,14 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
-from flwr_flynn._text import clean
+from flwr_flynn._markup import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import NO_REPLY
 from flwr_flynn.federated.run_spec import LARGEST_BOUND, LEAST_PARTIES, MODULUS, bound_for, check_bound, room
-from flwr_flynn.flower.compat import Workflow
-from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.records import Workflow
+from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.privacy import Mechanism
 
 LEAST_THRESHOLD = 0.67

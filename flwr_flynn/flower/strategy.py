@@ -33,9 +33,8 @@ from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
-from flwr_flynn.flower.compat import untested
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
-from flwr_flynn.flower.records import reply_of_evaluation
+from flwr_flynn.flower.records import reply_of_evaluation, untested
 from flwr_flynn.model.counts import ClassCounts
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from flwr.server.workflow import DefaultWorkflow
 from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid
 
-from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow as secure_workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 

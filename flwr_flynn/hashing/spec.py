@@ -40,7 +40,7 @@ class HashSpec:
     center, scale : sequence of n_features finite floats, optional
         Public vectors. A sample enters the hash as (x - center) * scale. Every scale is positive (not in the paper).
     n_waves : int, default=0
-        Wave features between sample and lifting matrix, see `hashing.wave_features`; 0 for none (not in the paper).
+        Wave features between sample and lifting matrix, see `hashing.philox`; 0 for none (not in the paper).
     wave_frequency : float, default=0.0
         Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
     coding : {"", "bumps", "steps"}, default=""

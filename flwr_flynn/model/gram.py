@@ -40,12 +40,11 @@ from flwr_flynn.model.gram_scoring import (
     responses,
     share_of,
 )
-from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, MAX_LOSS, TEMPERATURES
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, MOST_THREADS, solve
-from flwr_flynn.model.scoring import Scores
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.scoring import TEMPERATURES, Scores
+from flwr_flynn.model.selection import LOSS_UNIT, MAX_LOSS, N_LEFT_OUT, kept
 
 LARGEST_PRODUCT = LEVELS**2
 """Largest product of two responses of a sample."""

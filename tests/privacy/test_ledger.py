@@ -22,7 +22,15 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file, ledger_folder, release_policy, samplers
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    SimulatedRelease,
+    ledger_file,
+    ledger_folder,
+    mechanism,
+    release_policy,
+)
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
@@ -559,7 +567,7 @@ def test_noise_that_cannot_be_drawn_is_found_before_the_charge(path, monkeypatch
     def missing(*_):
         raise MissingExtraError("opendp")
 
-    monkeypatch.setattr(samplers, "privacy_extra", missing)
+    monkeypatch.setattr(mechanism, "privacy_extra", missing)
     with pytest.raises(MissingExtraError):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
     assert not open_budget(path).is_begun

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.app.data.dialect import ENDINGS, ending
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.labels import coded_labels, labels_of
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out
 from flwr_flynn.app.data.private_file import PrivateFile, private_file
-from flwr_flynn.app.data.readers import ENDINGS, ending
-from flwr_flynn.app.data.share import LARGE, counted, encoded
+from flwr_flynn.app.data.share import LARGE, coded_labels, counted, encoded, labels_of
 from flwr_flynn.app.data.share import Share as Share
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig

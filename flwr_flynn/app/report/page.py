@@ -9,9 +9,8 @@ from typing import Any
 
 from flwr_flynn._markup import Markup, count, figure, in_bytes, tag
 from flwr_flynn.app.report import content, results, sections
-from flwr_flynn.app.report.pictures import tiles, with_interval
+from flwr_flynn.app.report.pictures import html_page, tiles, with_interval
 from flwr_flynn.app.report.sections import Parts, Report
-from flwr_flynn.app.report.style import html_page
 from flwr_flynn.privacy.accounting import shown_bound
 
 SECTIONS: dict[str, Callable[[Report], Parts]] = {

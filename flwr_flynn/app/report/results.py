@@ -18,7 +18,7 @@ from flwr_flynn.app.report.sections import (
     quantiles,
     sentence,
 )
-from flwr_flynn.model.probability_metrics import share
+from flwr_flynn.model.metrics import share
 
 NAMES = {
     "auroc": "AUROC",
