@@ -141,19 +141,10 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], clas
         are_figures = [old and _is_figure(cell) for old, cell in zip(are_figures, row, strict=True)]
         body.append(row)
     sides = [None, *("n" if is_figure and body else None for is_figure in are_figures[1:])]
-    return scroll(
-        caption,
-        tag(
-            "table",
-            tag("caption", caption),
-            tag(
-                "thead",
-                tag("tr", [tag("th", name, scope="col", class_=s) for name, s in zip(head, sides, strict=True)]),
-            ),
-            tag("tbody", [tag("tr", _cells(row, sides)) for row in body]),
-            class_=class_,
-        ),
-    )
+    names = [tag("th", name, scope="col", class_=side) for name, side in zip(head, sides, strict=True)]
+    filled = tag("tbody", [tag("tr", _cells(row, sides)) for row in body])
+    parts = tag("caption", caption), tag("thead", tag("tr", names)), filled
+    return scroll(caption, tag("table", *parts, class_=class_))
 
 
 def scroll(label: str, *children: Any) -> Markup:

@@ -10,15 +10,15 @@ from collections import Counter
 from tests.code import code_lines, modules
 
 SIZES = {
-    "top level": 430,
+    "top level": 421,
     "tables": 661,
     "hashing": 1188,
-    "model": 2906,
+    "model": 2886,
     "privacy": 1003,
-    "federated": 3834,
-    "flower": 901,
-    "app": 4283,
-    "all": 15206,
+    "federated": 3776,
+    "flower": 886,
+    "app": 4164,
+    "all": 14985,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

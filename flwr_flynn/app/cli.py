@@ -44,13 +44,8 @@ def _run(options: argparse.Namespace) -> int:
         return cli_verbs.show(options.model, as_json=options.json)
     if verb == "report":
         return page.show(options.metrics)
-    dialect = Dialect(
-        SEPARATOR_NAMES.get(options.separator, ""),
-        options.decimal,
-        options.encoding,
-        tuple(options.gap_text),
-        options.date_format,
-    )
+    separator = SEPARATOR_NAMES.get(options.separator, "")
+    dialect = Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
     if verb == "schema":
         return cli_verbs.draft(Path(options.file), options.label, options.min_examples, dialect)
     if verb == "check":

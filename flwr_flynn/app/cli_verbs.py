@@ -17,7 +17,7 @@ from flwr_flynn._markup import cell
 from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import Batch, TableFile
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
@@ -184,7 +184,9 @@ def show(path: str, *, as_json: bool) -> int:
         return 0
     columns = facts.pop("columns")
     if columns is not None:
-        shown = [_of_column(column) for column in columns[:_MOST_NAMES]]
+        shown = [
+            repr(each["name"])[:60] + (f" ({each['kind']})" if "kind" in each else "") for each in columns[:_MOST_NAMES]
+        ]
         more = f", and {len(columns) - _MOST_NAMES} more" if len(columns) > _MOST_NAMES else ""
         facts["columns"] = f"{len(columns)}: {', '.join(shown)}{more}"
     for name, value in facts.items():
@@ -237,11 +239,6 @@ def _names_of(model: Model) -> tuple[str, ...]:
     return () if names is None or model.schema is not None else tuple(map(str, names))
 
 
-def _of_column(column: dict[str, str]) -> str:
-    name = repr(column["name"])[:60]
-    return f"{name} ({column['kind']})" if "kind" in column else name
-
-
 def _in_line(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_in_line(each)}" for name, each in value.items())
@@ -279,7 +276,7 @@ def predict(model_path: str, path: Path, least: float, dialect: Dialect, formula
     out.writerow(["class", *(f"p({label})" for label in classes), "novelty"])
     classes = [cell(label) if isinstance(label, str) and not formulas else label for label in classes]
     for batch in file.batches():
-        X = _input(batch, file.names, file.is_named, schema)
+        X = np.column_stack(batch.columns) if schema is None else batch.table(file.all_names, file.is_named)
         if not len(batch.columns[0]):
             continue
         probabilities = model.predict_proba(X)
@@ -289,9 +286,3 @@ def predict(model_path: str, path: Path, least: float, dialect: Dialect, formula
             label = classes[index] if row[index] >= least else ""
             out.writerow([label, *(round(p, 6) for p in row), round(new, 6)])
     return 0
-
-
-def _input(batch: Batch, names: tuple[str, ...], is_named: bool, schema: Schema | None) -> Any:
-    if schema is None:
-        return np.column_stack(batch.columns)
-    return batch.table(names or tuple(map(str, range(len(batch.columns)))), is_named)

@@ -13,14 +13,7 @@ from flwr_flynn.tables.table import KINDS
 Report = dict[str, Any]
 Row = tuple[str, str]
 
-_DONE = {
-    "train": "counted",
-    "join": "joined",
-    "withdraw": "withdrawn",
-    "update": "updated",
-    "evaluate": "",
-    "resume": "",
-}
+_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "update": "updated"}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
@@ -48,7 +41,7 @@ def _party_rows(report: Report) -> list[Row]:
     parties, missing, simulation = report["parties"], report["missing"], report.get("simulation")
     asked = simulation["parties"] if simulation else len(parties) + len(missing)
     rows = []
-    if done := _DONE[report["action"]]:
+    if done := _DONE.get(report["action"]):
         rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
         rows += _reasons(f"not {done}", missing)
     for each in report.get("updates", ()):

@@ -186,8 +186,11 @@ def _simulated_parties(grid: Grid) -> int | None:
 def training_plan(config: RunConfig, parties: int | None) -> Data:
     """The hashes, classes and features of a run that makes a new federation, whose memory is within the limit."""
     plan, classes, feature_names, learns = _announced(config) if parties is None else _simulated(config, parties)
-    if isinstance(feature_names, Schema):
-        plan = _with_ranges(config, plan, feature_names)
+    if isinstance(feature_names, Schema) and plan.scaling is None and plan.ranges is None:
+        if (ranges := feature_names.ranges) is None:
+            expected = "low and high of each number, and no dates, where nothing is learned of columns"
+            raise config.refused("schema", expected)
+        plan = replace(plan, ranges=ranges)
     if ignored := config.ignored(simulated=parties is not None):
         log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
     if config.is_private:
@@ -215,15 +218,6 @@ def own_schema(config: RunConfig) -> Schema | None:
 def _learns(config: RunConfig) -> bool:
     """True if columns may be learned of in clear."""
     return config.resolved().scaling == "auto" and not config.secure
-
-
-def _with_ranges(config: RunConfig, plan: HashPlan, schema: Schema) -> HashPlan:
-    """The plan with the public ranges of a schema, where nothing is learned of the columns."""
-    if plan.scaling is not None or plan.ranges is not None:
-        return plan
-    if schema.ranges is None:
-        raise config.refused("schema", "low and high of each number, and no dates, where nothing is learned of columns")
-    return replace(plan, ranges=schema.ranges)
 
 
 def _announced(config: RunConfig) -> Data:
@@ -299,22 +293,12 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that suit the noise; given sizes stay."""
     if not plan.n_examples:
         raise config.refused("n_examples", "a rough and public number with epsilon", "missing")
+    given: dict[str, Any] = {name: getattr(plan, name) for name in ("hash_dim", "row_nnz", "hash_nnz")}
+    given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
+    given |= {"n_parties": 1 if config.secure else n_parties}
+    given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
     try:
-        spec = suggest_spec(
-            config.epsilon,
-            config.delta,
-            plan.n_features,
-            plan.n_examples,
-            plan.n_classes,
-            1 if config.secure else n_parties,
-            neighbours=config.neighbours,
-            records_per_person=config.records_per_person,
-            n_rounds=config.private_rounds,
-            hash_dim=plan.hash_dim,
-            row_nnz=plan.row_nnz,
-            hash_nnz=plan.hash_nnz,
-            center=plan.scaling[0] if isinstance(plan.scaling, tuple) else None,
-        )
+        spec = suggest_spec(config.epsilon, config.delta, plan.n_features, plan.n_examples, plan.n_classes, **given)
     except (SpecError, ConfigError) as error:
         raise as_setting(error, "run-config") from None
     # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.

@@ -60,8 +60,9 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     specs = [state.run_spec.specs[index] for index in indices]
     if len(specs) == 1:
         weights = (1.0,)
-    members = map(ModelMember, specs, parts, scorings, weights)
-    return tuple(replace(member, scoring=member.calibrated) for member in members)  # as the parties get it
+    members = tuple(map(ModelMember, specs, parts, scorings, weights))
+    scorings = [replace(member.scoring, temperature=member.temperature) for member in members]  # as the parties get it
+    return tuple(replace(member, scoring=scoring) for member, scoring in zip(members, scorings, strict=True))
 
 
 def descent_of(state: RunState) -> Descent | None:

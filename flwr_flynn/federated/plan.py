@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.collect import collect_secure
@@ -36,11 +35,7 @@ from flwr_flynn.federated.protocol import TRAIN
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
-    if options.phases is not None:
-        own = cast(Sequence[Phase], options.phases)
-        entries = [(phase, True) for phase in own]
-    else:
-        entries = _entries(options)
+    entries = [(phase, True) for phase in options.phases] if options.phases is not None else _entries(options)
     plan = [phase for phase, is_included in entries if is_included]
     if options.run_spec.is_secure and options.purpose == "train":
         clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]

@@ -184,14 +184,8 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     number = type(threshold) is int and threshold >= LEAST_PARTIES
     if not number and (isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1):
         raise ConfigError("threshold", f"a number of parties, or a share from {LEAST_THRESHOLD} to 1", threshold)
-    protocol = _Protocol(
-        1.0,
-        threshold if number else float(threshold),
-        max_weight=1.0,
-        clipping_range=float(bound),
-        quantization_range=2 * bound,
-        timeout=timeout or None,
-    )
+    exact: Any = {"max_weight": 1.0, "clipping_range": float(bound), "quantization_range": 2 * bound}
+    protocol = _Protocol(1.0, threshold if number else float(threshold), **exact, timeout=timeout or None)
 
     def fit(grid: Grid, context: Context) -> None:
         strategy: Any = cast(LegacyContext, context).strategy

@@ -207,14 +207,9 @@ class HashPlan:
         self, kind: _Coded, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None
     ) -> HashSpec:
         row_nnz = min(kind.row_nnz, self.n_features * kind.n_codes // 2) if self.row_nnz is None else self.row_nnz
-        return HashSpec.suggest(
-            **self._sizes | {"row_nnz": row_nnz},
-            signed=self.signed is not False,
-            coding=kind.coding,
-            n_codes=kind.n_codes,
-            edges=tuple(map(tuple, edges.tolist())),
-            row_weights=weights,
-        )
+        coded: dict[str, Any] = {"coding": kind.coding, "n_codes": kind.n_codes, "row_weights": weights}
+        coded |= {"row_nnz": row_nnz, "edges": tuple(map(tuple, edges.tolist()))}
+        return HashSpec.suggest(**self._sizes | coded, signed=self.signed is not False)
 
     @property
     def _sizes(self) -> dict[str, Any]:

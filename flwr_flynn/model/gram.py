@@ -194,13 +194,10 @@ class GramFit:
         for each in rounded:
             reached = (totals.astype(object) @ each.astype(object)).tolist()  # Python integers: beyond int64
             bias.append([(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)])
+        parts = found.directions.T / DIRECTION_UNIT, mean / MEAN_UNIT
+        directions, middle = (np.rint(each).astype(np.int32) for each in parts)
         leverage = LeverageModel(
-            np.rint(found.directions.T / DIRECTION_UNIT).astype(np.int32),
-            np.rint(mean / MEAN_UNIT).astype(np.int32),
-            found.eigenvalues,
-            found.residual,
-            found.strengths,
-            found.residual_leverage,
+            directions, middle, found.eigenvalues, found.residual, found.strengths, found.residual_leverage
         )
         return cls(rounded.astype(np.int32), np.array(bias, np.int64), matrix.n_per_class, leverage)
 

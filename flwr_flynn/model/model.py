@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,6 @@ class ModelMember:
         """Temperature of the scoring, or the suggested one where none was chosen."""
         chosen = self.scoring.temperature
         return SUGGESTED_TEMPERATURE if chosen is None else chosen
-
-    @property
-    def calibrated(self) -> ScoringRule:
-        """ScoringRule with `temperature`."""
-        return replace(self.scoring, temperature=self.temperature)
 
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""

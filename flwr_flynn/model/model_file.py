@@ -176,7 +176,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     model = Model(
         tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
         classes,
-        _names_from_json(header["feature_names"]),
+        Schema.from_dict(names) if isinstance(names := header["feature_names"], dict) else names,
         header["guarantee"],
         weights.pop(0).astype(np.int32) if refined else None,
         priors[0] if priors else None,
@@ -263,10 +263,6 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 def _names_to_json(model: Model) -> Any:
     names = model.feature_names
     return names.to_dict() if isinstance(names, Schema) else None if names is None else list(names)
-
-
-def _names_from_json(names: Any) -> Any:
-    return Schema.from_dict(names) if isinstance(names, dict) else names
 
 
 def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:

@@ -91,11 +91,6 @@ def _decoded(value: bytes) -> str | None:
         return None
 
 
-def raw_keys(batch: Any, names: Sequence[str]) -> list[bytes]:
-    """Keys of the rows of a batch for the held-out rule, by columns in the order of the file."""
-    return keys_of_values(arrow_column(batch.column(name)) for name in names)
-
-
 def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
     """The values of an Arrow array: numbers without gaps, dates, or Python's values with None for those missing."""
     if is_date(column.type):
@@ -186,14 +181,8 @@ class ParquetFile(TableFile):
                 labels, groups = (
                     None if name is None else _labels(found.get(name), n) for name in (self._label, self._group)
                 )
-                yield Batch(
-                    columns,
-                    labels,
-                    groups,
-                    self._mask(
-                        groups, raw_keys(batch, [name for name in self._types if name in read]) if keyed else []
-                    ),
-                )
+                own = (arrow_column(found[name]) for name in self._types if name in found)
+                yield Batch(columns, labels, groups, self._mask(groups, keys_of_values(own) if keyed else []))
 
     def _values(self, name: str, found: Any, n: int) -> Array:
         """The values of a feature: numbers, texts or None, or datetime64[us]."""

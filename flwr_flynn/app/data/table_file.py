@@ -51,13 +51,8 @@ class Layout:
         others = [columns[index] for index in rest]
         order, left_out = by_name(others, features or others, name)
         chosen = [rest[index] for index in order]
-        return cls(
-            columns.index(label) if label else None,
-            columns.index(group) if group else None,
-            chosen,
-            tuple(columns[index] for index in chosen),
-            left_out,
-        )
+        label_at, group_at = (columns.index(name) if name else None for name in (label, group))
+        return cls(label_at, group_at, chosen, tuple(columns[index] for index in chosen), left_out)
 
 
 def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple[list[int], tuple[str, ...]]:
@@ -145,6 +140,11 @@ class TableFile(ABC):
         """True unless all features are numbers without gaps."""
         return any(report.kind != "number" or report.gaps for report in self.reports)
 
+    @property
+    def all_names(self) -> Features:
+        """Names of the features, or their numbers."""
+        return self.names or tuple(map(str, range(len(self.reports))))
+
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         kinds = [(sum(report.kind == kind for report in self.reports), kind) for kind in ("number", "category", "date")]
@@ -161,7 +161,8 @@ class TableFile(ABC):
             expected = "as many fields in each row as in the header"
             raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
         if self.n_unlabelled:
-            raise with_rows(unlabelled(self.name), f"{self.n_unlabelled} rows")
+            error = DataError(self.name, "a label in each row", "rows without one")
+            raise with_rows(error, f"{self.n_unlabelled} rows")
         reports = enumerate(self.reports)
         if unread := {index: self.n_rows for index, report in reports if not report.kind}:
             raise self.error("numbers, texts or dates", "others", unread)
@@ -184,9 +185,8 @@ class TableFile(ABC):
 
     def tables(self) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
         """The rows as tables, with their labels and the mask of those held out, some at a time."""
-        names = self.names or tuple(map(str, range(len(self.reports))))
         for batch in self.batches():
-            yield batch.table(names, self.is_named), batch.labels, batch.test
+            yield batch.table(self.all_names, self.is_named), batch.labels, batch.test
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
         """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
@@ -213,13 +213,8 @@ class TableFile(ABC):
         all_groups, test = np.concatenate(groups) if has_groups else None, np.concatenate(tests)
         if not needs_table:
             return X, y, all_groups, test
-        names = self.names or tuple(map(str, range(len(self.reports))))
-        return Batch([np.concatenate(part) for part in parts], y).table(names, self.is_named), y, all_groups, test
-
-
-def unlabelled(name: str) -> DataError:
-    """The error about rows without a label."""
-    return DataError(name, "a label in each row", "rows without one")
+        columns = [np.concatenate(part) for part in parts]
+        return Batch(columns, y).table(self.all_names, self.is_named), y, all_groups, test
 
 
 def _shown(name: str) -> str:

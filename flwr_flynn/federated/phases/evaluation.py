@@ -345,20 +345,8 @@ def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> Run
 
 
 EVALUATION = Phase(
-    "evaluation",
-    EVALUATE,
-    _request,
-    _fold,
-    collect=partial(collect_each, keep=of_party),
-    audience=PRESENT,
-    content=_CONTENT,
+    "evaluation", EVALUATE, _request, _fold, partial(collect_each, keep=of_party), audience=PRESENT, content=_CONTENT
 )
 SECURE_EVALUATION = Phase(
-    "secure evaluation",
-    TRAIN,
-    _secure_request,
-    _fold_summed,
-    collect=collect_secure,
-    audience=COUNTED,
-    content=_CONTENT,
+    "secure evaluation", TRAIN, _secure_request, _fold_summed, collect_secure, audience=COUNTED, content=_CONTENT
 )

@@ -286,15 +286,8 @@ def summed(state: RunState) -> frozenset[str]:
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-GRAM = Phase(
-    "gram",
-    EVALUATE,
-    _ask,
-    _solve,
-    audience=COUNTED,
-    resumes_at=("selection",),
-    content="products of the samples' hashes with each other, and their sums by class",
-)
+_PRODUCTS = "products of the samples' hashes with each other, and their sums by class"
+GRAM = Phase("gram", EVALUATE, _ask, _solve, audience=COUNTED, resumes_at=("selection",), content=_PRODUCTS)
 GRAM_EVALUATION = Phase(
     "gram evaluation",
     EVALUATE,
