@@ -137,7 +137,7 @@ def test_fits_raises_for_no_row(kind: str) -> None:
 
 def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
     """In 0.8 the exact salary of one record of 501 was found in 14 questions, at no cost."""
-    from flwr_flynn.tables.column import Column
+    from flwr_flynn.tables.column_encoding import Column
     from flwr_flynn.tables.schema import Schema
 
     pandas = pytest.importorskip("pandas")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import N_SUMS, above_floor, summary
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 
 OTHER, MISSING = "(other)", "(missing)"

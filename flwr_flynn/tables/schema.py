@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_rows
-from flwr_flynn.tables.column import Column, is_nameable, shown
+from flwr_flynn.tables.column_encoding import Column, is_nameable, shown
 from flwr_flynn.tables.table import Table, level_of, missing
 
 Array = npt.NDArray[Any]
@@ -232,7 +232,7 @@ _TOP = ("label", "classes", "is-named", "gap-texts", "column")
 def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = None) -> str:
     """The text of the file; `comments` stand in front of an entry, by column (or "") and key.
 
-    >>> from flwr_flynn.tables.column import Column
+    >>> from flwr_flynn.tables.column_encoding import Column
     >>> print(to_toml(Schema([Column("age", "number", low=0.0)]), {("age", "low"): "public"}))
     [[column]]
     name = "age"

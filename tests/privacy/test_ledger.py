@@ -26,14 +26,14 @@ from flwr_flynn.privacy import (
     GaussianCounts,
     LaplaceCounts,
     SimulatedRelease,
-    ledger_file,
     ledger_folder,
+    ledger_format,
     mechanism,
     release_policy,
 )
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.ledger_file import LedgerFile
+from flwr_flynn.privacy.ledger_format import LedgerFile
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 2, "n_classes": 2}
@@ -235,7 +235,7 @@ def forge(change):
         content = json.loads((path / "ledger.json").read_text())
         content["entries"] = change(content["entries"])
         del content["sha256"]
-        content["sha256"] = ledger_file.digest_of(content)
+        content["sha256"] = ledger_format.digest_of(content)
         (path / "ledger.json").write_text(json.dumps(content))
         with suppress(TypeError, KeyError):
             ledger = LedgerFile(content["composition"], content["delta"], content["data_path"], content["entries"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.column import Column, is_nameable
+from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
 from tests.raising import raises
 

@@ -25,7 +25,7 @@ from flwr_flynn.app.data.held_out import HeldOut, keys_of_texts
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.row_wise import GAP_TEXTS
 from flwr_flynn.tables.schema import Schema
 
