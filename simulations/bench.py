@@ -30,7 +30,7 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing import winner_kernels as kernels
 from flwr_flynn.hashing.batching import _transpose
-from flwr_flynn.hashing.flyhash import _add_counts
+from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations import bench_default
 from simulations.baselines import lean_count, lean_matrix, lean_rows, torchhd_count
@@ -207,7 +207,7 @@ def phases(
     labels, counts = y[part].astype(np.int64), np.zeros((n_classes, hasher.hash_dim), np.int64)
     calls: dict[str, Callable[[], object]] = {
         "preparation": lambda: _transpose(X[part], dtype, None),
-        "counting": lambda: _add_counts(counts, labels, active),
+        "counting": lambda: add_counts(counts, labels, active),
     }
     times = {name: seconds / len(labels) * 1e6 for name, seconds in best_in_turn(calls, 10).items()}
     times["adds and thresholds"] = adds / kernels.LANES[dtype] * 1e6

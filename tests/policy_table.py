@@ -100,6 +100,8 @@ VALUES: dict[str, Any] = {
     "model-path": "{folder}.model.npz",
     "record-path": "{folder}.left.jsonl",
     "previous-path": "{data}",
+    "held-out-key": "ids",
+    "member-path": "{folder}.secret",
     "party-id": "Basel",
     "test-fraction": 0.3,
     "split-seed": 1,
@@ -187,7 +189,7 @@ def _answers(
 def _folder() -> Iterator[Path]:
     # Nothing here has to outlive the machine, and to wait for its disk takes longer than all the rest.
     with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
-        np.savez(Path(folder, "mine.npz"), X=_X, y=np.array(CLASSES)[_CODES])
+        np.savez(Path(folder, "mine.npz"), X=_X, y=np.array(CLASSES)[_CODES], ids=np.arange(90) // 2)
         yield Path(folder).resolve()
 
 

@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1188,
     "model": 2886,
     "privacy": 1003,
-    "federated": 3776,
-    "flower": 886,
-    "app": 4164,
-    "all": 14985,
+    "federated": 3809,
+    "flower": 887,
+    "app": 4183,
+    "all": 15038,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -7,7 +7,9 @@ and each takes its share of the run's data set. The code that calls a party deci
 
 from __future__ import annotations
 
+import hashlib
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +26,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.common.logger import log
 
+from flwr_flynn._files import writing
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.disclosure_file import ENDING, recorder
 from flwr_flynn.app.node_config import NodeConfig
@@ -123,6 +126,7 @@ def deployed_client(context: Context) -> Client:
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,
+            member=_membership(node, budget),
             on_model=_keeper(node, budget),
             on_answer=on_answer,
             **_common(node, name),
@@ -155,6 +159,7 @@ def simulated_client(context: Context) -> Client:
             leaves=config.action == "withdraw" and (numbers is None or party in numbers),
             secure=config.secure,
             gram=True,
+            member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),  # nodes have other ids in each run
             **_common(config, name),
         ).to_client()
 
@@ -247,6 +252,21 @@ def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | No
         if is_wrong:
             raise ConfigError(f"node-config {key}", expected, got)
     return path
+
+
+def _membership(node: NodeConfig, budget: Budget | None) -> str:
+    """The proof of membership that follows from the secret in the party's own file; "" without one."""
+    if not node.member_path:
+        return ""
+    path = _own_file("member-path", node.member_path, {"data-path": node.data_path}, budget)
+    if not path.exists():
+        with writing(path, mode=0o600) as stream:
+            stream.write(secrets.token_hex(32).encode())
+    with path.open("rb") as stream:
+        secret = stream.read(1025)
+    if not 32 <= len(secret) <= 1024:
+        raise ConfigError("node-config member-path", "a file of 32 to 1024 bytes that nobody can guess", "another size")
+    return hashlib.sha256(b"flynn member " + secret).hexdigest()
 
 
 def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:

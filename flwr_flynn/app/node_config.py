@@ -60,6 +60,11 @@ class NodeConfig(Settings):
         "`.jsonl` file to which the party adds a line for each message that leaves it, before it leaves, with a page, "
         "`.html`, beside it; not given: no record",
     )
+    member_path: str = setting(
+        "",
+        "file of the party's secret of this federation, made if there is none: by it the party is known when it leaves "
+        "or changes its samples under another node id",
+    )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     split_seed: int = setting(

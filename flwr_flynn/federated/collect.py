@@ -18,9 +18,9 @@ from flwr_flynn._markup import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Arrivals
-from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
+from flwr_flynn.federated.protocol import REFUSED, SECONDS, Reply
 from flwr_flynn.federated.request import Request, S
-from flwr_flynn.federated.roster import Member, Roster
+from flwr_flynn.federated.roster import Member, Roster, Sender
 
 
 @dataclass
@@ -68,13 +68,14 @@ def collect_each(
     """
     batch = Batch(total) if batch is None else batch
     for reply in replies:
-        cid, name = reply.cid, clean(reply.metrics.get(PARTY), 64)
+        sender = Sender.of(reply)
+        cid, name, proof = sender
         if cid in roster or cid in batch.passed:
             batch.repeated.append(cid)
             continue
         if name:
             batch.names[cid] = name
-        member = counted.member(cid, name or None)
+        member = counted.member(cid, name or None, proof)
         if REFUSED in reply.metrics:
             batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
@@ -86,10 +87,10 @@ def collect_each(
             _check_new(batch, roster, reply, name, digests, member)
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
-            index = request.match(statistic, cid, name, set(batch.taken_out.values()))
+            index = request.match(statistic, sender, set(batch.taken_out.values()))
             contents = request.contents(statistic)
             facts = request.sizes(statistic), digests, request.change(statistic)
-            found = _member(reply, name, roster.identify(cid), *facts)
+            found = _member(reply, sender, roster.identify(cid), *facts)
             batch.total = request.add(batch.total, statistic)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
             reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
@@ -129,7 +130,7 @@ def _check_new(
 
 def _member(
     reply: Reply,
-    name: str,
+    sender: Sender,
     key: str,
     sizes: npt.NDArray[np.int64] | None,
     digests: tuple[str, ...],
@@ -138,11 +139,12 @@ def _member(
     """The sender of a reply as the run keeps it."""
     seconds = reply.metrics.get(SECONDS)
     return Member(
-        name,
-        reply.cid,
+        sender.name,
+        sender.cid,
         key,
         None if sizes is None else tuple(sizes.tolist()),
         digests,
+        proof=sender.proof,
         bytes=reply.n_bytes,
         seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
         change=change,
@@ -172,11 +174,11 @@ def collect_secure(
         batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
         return batch
     for cid, reply in first.items():
-        name = clean(reply.metrics.get(PARTY), 64)
+        _, name, proof = Sender.of(reply)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
         batch.arrivals += Arrivals.of(request.contents(None), reply.tensors)
-        batch.members[cid] = Member(name, cid, roster.identify(cid), bytes=reply.n_bytes)
+        batch.members[cid] = Member(name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes)
     return batch
 
 

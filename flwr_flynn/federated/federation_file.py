@@ -4,8 +4,8 @@ It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unl
 parties: identity, samples of each class, and the SHA-256 of the counts (the counts themselves are not kept). So parties
 can join later and leave again, and a run can go on after any phase (`purpose="resume"`).
 
-A party is known by the public key of its SuperNode, its node id, or its `party-id`. Without SuperNode authentication
-key and id change with every start of a node.
+A party is known by its node id, the public key of its SuperNode, or the SHA-256 of its proof of membership. Without
+SuperNode authentication the first two change with every start of a node.
 
 ``python -m flwr_flynn.federation show federation.npz`` prints a file's roster.
 """
@@ -42,7 +42,7 @@ BEHIND_MODEL = ("evaluation", "")
 """Phases that are due when noisy refinement and the Gram matrix are over."""
 
 _ROSTER = {"format", "mode", "bound", "mechanism", "phase", "members", "selected", "max_members", "thorough"}
-_KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
+_KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,15 +187,18 @@ class Federation:
 
 
 def _member(values: Any, n_classes: int) -> Member:
+    if isinstance(values, dict):
+        values = {"proof": "", **values}  # there was none in 0.8
     if not isinstance(values, dict) or set(values) != set(_KEPT):
         raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
     for name in ("name", "node", "run"):
         text = values[name]
         if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
             raise ModelFileError(name, f"a text of at most {_LONGEST} characters on one line", type(text).__name__)
-    key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
-    if key != "" and not is_sha256(key):
-        raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
+    sizes, sha256 = values["sizes"], values["sha256"]
+    for name in ("key", "proof"):
+        if values[name] != "" and not is_sha256(values[name]):
+            raise ModelFileError(name, "64 hexadecimal digits or none", str(values[name])[:64])
     if not isinstance(sha256, list) or not all(map(is_sha256, sha256)):
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:

@@ -34,6 +34,7 @@ from flwr_flynn.federated.permissions import SampleAccess, log
 from flwr_flynn.federated.permissions import Samples as Samples
 from flwr_flynn.federated.protocol import (
     EXACT,
+    MEMBER,
     NOTHING,
     PARTY,
     PHASE,
@@ -95,6 +96,8 @@ class Party(SampleAccess):
         name, record = self.options.name, self.options.on_answer
         if name is not None:
             answer.metrics[PARTY] = name
+        if self.options.member and REFUSED not in answer.metrics:
+            answer.metrics[MEMBER] = self.options.member
         try:
             if record is not None:
                 record(_disclosure(answer, entries, channel, request))

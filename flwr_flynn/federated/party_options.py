@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
@@ -24,6 +24,9 @@ class PartyOptions:
     ----------
     name : str, optional
         Its name in the server's log and report; by default its node id.
+    member : str, default=""
+        Proof that it is a member of the federation, for the server alone, which keeps its SHA-256: without it a party
+        whose node id is another one by now cannot leave, or change its counts. At most 256 characters.
     memory_limit : int, default=4 GiB
         Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
         is allocated.
@@ -74,12 +77,15 @@ class PartyOptions:
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
     on_answer: Callable[[Disclosure], object] | None = None
+    member: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise ConfigError("budget", "a Budget", type(self.budget).__name__)
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError("name", "a string", type(self.name).__name__)
+        if not isinstance(self.member, str) or len(self.member) > 256:
+            raise ConfigError("member", "a string of at most 256 characters", type(self.member).__name__)
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))

@@ -281,6 +281,7 @@ class SampleAccess:
         self, run: RunSpec, of: Callable[[Any, Codes], V], held_out: bool = False
     ) -> Iterator[tuple[int, list[V]]]:
         """A function of the private rows that fit, see `private_rows.fitting`; any failure is one of the machine."""
+        self._touched = True
         try:
             memory = self.options.memory_limit
             yield from fitting(self._rows(), run.hashers, run.classes, self._names, memory, held_out=held_out, of=of)

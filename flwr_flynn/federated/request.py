@@ -44,7 +44,7 @@ from flwr_flynn.federated.protocol import (
     Scalar,
     key,
 )
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.roster import Member, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 
 ENTRY_BYTES = 64
@@ -206,7 +206,7 @@ class Request(ABC, Generic[S]):
         """Samples and SHA-256 of counts that an answer in clear replaces or takes out: "before", and "now" or None."""
         return None
 
-    def match(self, statistic: S, cid: str, name: str, taken: set[int]) -> int | None:
+    def match(self, statistic: S, sender: Sender, taken: set[int]) -> int | None:
         """The index of the member of the saved run that a reply takes out of the sum; None where it adds.
 
         `taken` are the indices that other replies of the batch take out. A `PayloadError` refuses the sender.

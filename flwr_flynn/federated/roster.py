@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr_flynn._markup import clean
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError
+from flwr_flynn.federated.protocol import MEMBER, PARTY, Reply
 
 NO_REPLY = "no reply"
+_LONGEST_PROOF = 256  # characters
 
 Identify = Callable[[str], str]
 """The SHA-256 of the public key of the node with this id, or "" where it is not known."""
@@ -44,6 +47,8 @@ class Member:
         Size of its reply.
     seconds : float, optional
         Time that counting took, by the party's own clock.
+    proof : str, default=""
+        SHA-256 of the proof of membership that it sends with its answers, or "".
     change : mapping, optional
         Of a party whose counts this run replaced or took out, see `Request.change`.
     """
@@ -56,6 +61,7 @@ class Member:
     run: str = ""
     bytes: int = 0
     seconds: float | None = None
+    proof: str = ""
     change: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -65,6 +71,23 @@ class Member:
 
     def __str__(self) -> str:
         return self.name or f"node {self.node}"
+
+
+class Sender(NamedTuple):
+    """A party that replied: its node id, the name that it gave, and the SHA-256 of its proof of membership, or ""."""
+
+    cid: str
+    name: str
+    proof: str = ""
+
+    @classmethod
+    def of(cls, reply: Reply) -> Sender:
+        """The sender of a reply as it arrived."""
+        proof = reply.metrics.get(MEMBER)
+        digest = ""
+        if isinstance(proof, str) and 0 < len(proof) <= _LONGEST_PROOF:
+            digest = hashlib.sha256(proof.encode("utf-8", "surrogatepass")).hexdigest()
+        return cls(reply.cid, clean(reply.metrics.get(PARTY), 64), digest)
 
 
 class Roster:
@@ -81,7 +104,7 @@ class Roster:
         self._twins: dict[tuple[str, tuple[str, ...]], str] = {}  # node ids by name and SHA-256 of the counts
         self._indices: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
         for index, member in enumerate(self.before):
-            for kind in ("node", "key", "name"):
+            for kind in ("node", "key", "name", "proof"):
                 self._indices.setdefault((kind, getattr(member, kind)), []).append(index)
 
     @property
@@ -107,22 +130,26 @@ class Roster:
     def __len__(self) -> int:
         return len(self._counted)
 
-    def member(self, cid: str, name: str | None = None) -> Member | None:
+    def member(self, cid: str, name: str | None = None, proof: str = "") -> Member | None:
         """The member of a node: counted by this run, or the only one of `before` that it can be, see `find`."""
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
         # Nodes that are not registered have another id and key after every start: then the name alone is left.
-        found = [index for index in self.find(cid, name) if index in self.staying]
+        found = [index for index in self.find(cid, name, proof) if index in self.staying]
         return self.before[found[0]] if len(found) == 1 else None
 
-    def find(self, cid: str, name: str | None = None) -> list[int]:
-        """Indices in `before` of members with the node's id or key; without any, with its name, which anybody can give.
+    def find(self, cid: str, name: str | None = None, proof: str = "") -> list[int]:
+        """Indices in `before` of members that a node is; without any, of those with its name, which anybody can give.
 
         The name is by default the one that the node gave before.
         """
-        key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
-        sure = {*self._indices.get(("node", cid), ()), *(self._indices.get(("key", key), ()) if key else ())}
-        return sorted(sure) or (self._indices.get(("name", name), []) if name else [])
+        name = self._names.get(cid, "") if name is None else name
+        return self.proven(cid, proof) or (self._indices.get(("name", name), []) if name else [])
+
+    def proven(self, cid: str, proof: str) -> list[int]:
+        """Indices in `before` of the members that a node is for certain: by its id, its key, or the SHA-256 `proof`."""
+        known = (("node", cid), ("key", self.identify(cid)), ("proof", proof))
+        return sorted({index for kind, value in known if value for index in self._indices.get((kind, value), ())})
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
         """The node id of a counted party with this name and these counts: a node that restarted under a new id."""

@@ -59,7 +59,7 @@ class FlyNNClient(NumPyClient):
         `federated.private_rows.RowReader`, or a function that returns one.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
         As in `federated.party.PartyOptions`.
-    response_seconds, on_model, on_answer
+    response_seconds, on_model, on_answer, member
         As in `federated.party.PartyOptions`.
 
     Raises
@@ -104,6 +104,7 @@ class FlyNNClient(NumPyClient):
         response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
         on_answer: Callable[[Disclosure], object] | None = None,
+        member: str = "",
     ) -> None:
         if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
             raise ConfigError("load", "none of X, y, X_test and y_test beside it", "both")
@@ -113,7 +114,7 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
         given |= {"leaves": leaves, "previous": previous, "response_seconds": response_seconds}
-        given |= {"on_model": on_model, "on_answer": on_answer}
+        given |= {"on_model": on_model, "on_answer": on_answer, "member": member}
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress)

@@ -32,7 +32,7 @@ class Deployed(Loopback):
 
     def __init__(self, nodes: Iterable[int], spoil: Spoil) -> None:
         super().__init__([], spoil)
-        bonn = {"data-path": str(self.folder / "bonn.npz"), "party-id": "Bonn"}
+        bonn = {"data-path": str(self.folder / "bonn.npz"), "party-id": "Bonn", "member-path": "bonn.secret"}
         self.clients = {node: deployed_client(context([self.ulm, bonn][node - 1])) for node in nodes}
 
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
         np.savez(tmp_path / f"{name}.npz", X=X[rows], y=y[rows])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Deployed, "folder", tmp_path, raising=False)
-    then = {"data-path": "then.npz", "party-id": "Ulm", "record-path": "left.jsonl"}
+    then = {"data-path": "then.npz", "party-id": "Ulm", "record-path": "left.jsonl", "member-path": "ulm.secret"}
     monkeypatch.setattr(Deployed, "ulm", then, raising=False)
     runner = Runner(tmp_path)
     runner.grid = Deployed
@@ -70,10 +70,11 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run: Runner) -
     then, (first,) = Deployed.ulm, of_ulm()
     Deployed.ulm = then | {"data-path": "now.npz", "previous-path": "then.npz"}
     found = digests(run, action="update")
-    assert (found["before"], [found["now"]]) == (first, of_ulm())
-    assert found["before"] != found["now"]
+    (now,) = of_ulm()
+    assert (found["before"], found["now"]["examples"]) == (first, now["examples"])
+    assert {*now["sha256"]} <= {*found["now"]["sha256"]} - {*first["sha256"]}  # of the members that were selected
     Deployed.ulm = then | {"data-path": "now.npz", "leave": True}
-    assert digests(run, action="withdraw") == {"party": "Ulm", "before": found["now"], "now": None}
+    assert digests(run, action="withdraw") == {"party": "Ulm", "before": now, "now": None}
     assert of_ulm() == []
 
 

@@ -59,7 +59,7 @@ Driver = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Run]
 def in_process(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
     """A run by `federate`."""
     settings = {"min_examples": 1, "gram": True, **settings}
-    parties = [party_of(**part, name=f"party-{i}", **settings) for i, part in enumerate(parts)]
+    parties = [party_of(**part, name=f"party-{i}", member=f"secret of {i}", **settings) for i, part in enumerate(parts)]
     return federate(RunOptions(**options), parties)
 
 

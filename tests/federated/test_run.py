@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, Samples
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply, merged
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
@@ -264,7 +266,7 @@ NOBODY = federation_of(
 def reply(name: str, cid: str | None = None, n: int | None = None, seed: int | None = None) -> Reply:
     """A party whose samples follow from its name."""
     n, seed = (len(name) + 3 if n is None else n), (ord(name[0]) if seed is None else seed)
-    return good_reply(cid or str(ord(name[0])), n, seed, flynn_party=name)
+    return good_reply(cid or str(ord(name[0])), n, seed, flynn_party=name, flynn_member=f"secret of {name}")
 
 
 def changed(before: Federation, purpose: str, *replies: Reply, batches: int = 1, **more: Any) -> Run:
@@ -410,6 +412,34 @@ def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
             _ = changed(federation, purpose, reply("a" if purpose == "join" else "z")).model
 
 
+def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node() -> None:
+    """In 0.8 one of two parties could: the other's counts are the sum less its own."""
+    (X, y), (others, labels) = points(40), points(30, 5)
+    options = {"min_parties": 1, "fraction_evaluate": 0.0, "decay": 0.5}
+
+    def go(before: Federation | None, purpose: str, **parties: Party) -> Run:
+        run = Run(RunOptions(SPEC, CLASSES, federation=before, purpose=purpose, **options))
+        return Exchange(run, parties).rounds()
+
+    ulm = party_of(X, y, name="Ulm", member="a secret of Ulm")
+    whole = go(None, "train", n1=ulm, n2=party_of(others, labels, name="Bonn")).federation("1")
+    kept = whole.counts
+    (member, *_) = [each for each in whole.members if each.name == "Ulm"]
+    assert member.proof == hashlib.sha256(b"a secret of Ulm").hexdigest()
+    for purpose, more in (("withdraw", {"leaves": True}), ("update", {"previous": Samples(X, y)})):
+        for proof in ("", "another", member.proof):  # who reads the file of the federation has the last
+            forged = party_of(X, y, name="Ulm", member=proof, **more)
+            refused = go(whole, purpose, n9=forged)
+            assert refused.totals.parts[0] == kept
+            assert "member: expected the node that was counted" in refused.counted.missing["Ulm"]
+        for cid, proof in (("n1", ""), ("n9", "a secret of Ulm")):
+            n_left = 39 if purpose == "update" else 40
+            right = party_of(X[:n_left], y[:n_left], name="Ulm", member=proof, **more)
+            taken = go(whole, purpose, **{cid: right})
+            assert taken.counted.missing == {}
+            assert taken.totals.parts[0].n_examples == kept.n_examples - (1 if purpose == "update" else 40)
+
+
 def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> None:
     mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, 3, 1.0), seed=1)
 
@@ -419,7 +449,7 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
         for cid, name in who.items():
             X, y = points(31, ord(name))
             budget = Budget(tmp_path / name, Policy(1.0, mechanisms=["simulated"]))
-            parties[cid] = party_of(X, y, name=name, budget=budget, leaves=name == leaver)
+            parties[cid] = party_of(X, y, name=name, budget=budget, leaves=name == leaver, member=f"secret of {name}")
         return Exchange(run, parties).rounds()
 
     whole = go(None, "train", {"1": "a", "2": "b"}).federation("1")

@@ -239,7 +239,14 @@ def go(name: str, before: Federation, purpose: str, who: str, leaver: str = "", 
     parts = dict(zip("0123", shares(), strict=True))
     changes = {"spec": before.run_spec.specs, "federation": before, "purpose": purpose, **changes}
     parties = {
-        f"{purpose}{cid}": party_of(**parts[cid], name=f"party-{cid}", min_examples=1, gram=True, leaves=cid == leaver)
+        f"{purpose}{cid}": party_of(
+            **parts[cid],
+            name=f"party-{cid}",
+            member=f"secret of {cid}",
+            min_examples=1,
+            gram=True,
+            leaves=cid == leaver,
+        )
         for cid in who
     }
     return Exchange(Run(RunOptions(**options_of(name, **changes))), parties).rounds()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from flwr.common import EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
+from flwr_flynn.app.client_app import deployed_client
+from flwr_flynn.app.data.private_file import PrivateFile
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.party import Samples
@@ -24,7 +30,11 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.scoring import ScoringRule
-from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points
+from flwr_flynn.privacy import LaplaceCounts
+from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.schema import Schema
+from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points, with_spec
 from tests.memory import traced
 from tests.raising import raises
 
@@ -98,7 +108,7 @@ def test_in_a_selection_there_is_no_loss() -> None:
 def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     run = RunSpec(HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000))
     X, y = points(12000)[0], np.arange(12000) % 1000
-    needed = memory_needed(run.spec, 1000) + 32 * 1000**2
+    needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 32 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     counts = codec.decode(codec.read_tensors(fit.parameters.tensors), run.hasher, 1000)
@@ -168,3 +178,84 @@ def test_long_hashing_is_told_to_the_partys_own_log(
     assert metrics.keys() == {SECONDS}
     for ours, theirs in zip(arrays, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+# ---- logs
+
+
+ESCAPES = "\x1b[2J\r\nERROR all is lost\u202e"
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_nothing_that_a_server_says_reaches_the_log_as_it_is(
+    is_private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In 0.8 seven of thirteen fields of a request did, ESC, CR and LF included."""
+    own = Budget(tmp_path / "state", Policy(1.0)) if is_private else None
+    mechanism = json.dumps({"mechanism": ESCAPES, "epsilon": 1.0})
+    kinds = {"mechanism": mechanism, "epsilon": json.dumps({"mechanism": "laplace", ESCAPES: 1})}
+    config = counting()
+    with caplog.at_level(logging.DEBUG, "flwr"):
+        for name in config:
+            for text in (ESCAPES, json.dumps(ESCAPES), json.dumps([ESCAPES] * 3), json.dumps({ESCAPES: ESCAPES})):
+                FlyNNClient(*points(9), budget=own).fit([], {**config, name: text})
+                FlyNNClient(*points(9), budget=own).evaluate([], {**config, name: text})
+        for text in kinds.values():
+            FlyNNClient(*points(9), budget=own).fit([], {**config, "flynn-mechanism": text, "flynn-mode": "noisy"})
+        for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1}):
+            FlyNNClient(*points(9), budget=own).fit([], with_spec(config, **changes))
+        for column in ({"name": ESCAPES, "kind": "number"}, {"name": "a", "kind": ESCAPES}, {ESCAPES: 1}):
+            schema = json.dumps({"columns": [column]})
+            FlyNNClient(*points(9), budget=own).fit([], {**config, "flynn-feature-names": schema})
+    assert len(caplog.records) > 30
+    for record in caplog.records:
+        assert record.getMessage().isprintable(), record.getMessage()
+
+
+# ---- memory of a wide schema
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+@pytest.mark.parametrize("ending", ["csv", "npz"])
+def test_a_wide_schema_is_refused_before_a_row_is_read(
+    ending: str, is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 0.8 it took 2.2 GB at a limit of 51 MiB, and grew with the number of rows."""
+    columns = [Column(str(index), "category", [f"l{k}" for k in range(1023)]) for index in range(64)]
+    schema = Schema(columns, is_named=ending == "csv")
+    run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7), CLASSES, feature_names=schema)
+    if is_private:
+        run = replace(run, mechanism=LaplaceCounts(0.5, hash_nnz=3, n_classes=3))
+    path = tmp_path / f"a.{ending}"
+    if ending == "csv":
+        row = ",".join(["l1"] * 64) + ",ash\n"
+        path.write_text(",".join([*map(str, range(64)), "label"]) + "\n" + row * 2000)
+    else:
+        np.savez(path, X=np.full((2000, 64), "l1"), y=np.full(2000, "ash"))
+    node = {"data-path": str(path), "memory-limit": 0.05}
+    if is_private:
+        node |= {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+        monkeypatch.setattr(PrivateFile, "blocks", lambda *_: pytest.fail("read rows"))
+    asked = FitIns(ndarrays_to_parameters([]), counting(run))
+    with traced() as memory:
+        reply = deployed_client(Context(1, 2, node, RecordDict(), {})).fit(asked)
+    assert str(reply.metrics["flynn-refused"]).startswith("memory: n_features 65536, ")
+    assert memory.peak < 51 * 2**20
+
+
+def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_path: Path) -> None:
+    columns = [Column(str(index), "category", [f"l{k}" for k in range(1000)]) for index in range(8)]
+    schema = Schema(columns)
+    row = ",".join(["l1"] * 8) + ",ash\n"
+    (tmp_path / "a.csv").write_text(",".join([*map(str, range(8)), "label"]) + "\n" + row * 3000)
+    limit = 2**27
+    run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7, center=[0.0] * schema.width), CLASSES, feature_names=schema)
+    for more in ({}, {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}):
+        node = {"data-path": str(tmp_path / "a.csv"), "memory-limit": limit / 2**30, **more}
+        asked = replace(run, mechanism=LaplaceCounts(0.5, hash_nnz=3, n_classes=3)) if more else run
+        with traced() as memory:  # all numbers are 192 MB
+            reply = deployed_client(Context(1, 2, node, RecordDict(), {})).fit(
+                FitIns(ndarrays_to_parameters([]), counting(asked))
+            )
+        assert "flynn-refused" not in reply.metrics, reply.metrics
+        assert memory.peak < limit, memory.peak / 2**20

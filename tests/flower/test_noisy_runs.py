@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_told_to_the_partys_own_log(tmp_path: Path, caplog:
 @pytest.mark.parametrize(
     "error", [MemoryError("secret"), OSError(5, "secret"), ValueError("secret"), DataError("secret")]
 )
-def test_a_failed_count_costs_nothing_and_does_not_say_why(
+def test_a_failed_count_is_charged_and_does_not_say_why(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: Any, **_more: Any) -> Any:
@@ -158,12 +158,11 @@ def test_a_failed_count_costs_nothing_and_does_not_say_why(
 
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
-        patch.setattr("flwr_flynn.federated.permissions.count", fails)
+        patch.setattr("flwr_flynn.federated.permissions.fitting", fails)
         assert refusal(client) == "phase counts failed at this party"
     assert "secret" in caplog.text
-    assert client.party.options.budget.spent() == (0.0, 0.0)
-    assert answer(client).num_examples == NOISY_EXAMPLES
     assert client.party.options.budget.spent() == (1.0, 0.0)
+    assert refusal(client).startswith("policy max-epsilon")
 
 
 def test_wide_noise_travels_in_wide_integers() -> None:

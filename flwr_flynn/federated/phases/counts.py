@@ -23,7 +23,7 @@ from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
 from flwr_flynn.federated.request import RunRequest, register
-from flwr_flynn.federated.roster import Member, Roster
+from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
@@ -155,8 +155,8 @@ class JoinRequest(CountsRequest):
 
     roster: Roster = field(default_factory=Roster)
 
-    def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
-        if found := self.roster.find(cid, name):
+    def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
+        if found := self.roster.find(*sender):
             member = self.roster.before[found[0]]
             raise PayloadError("member", "a new one", member, text=f"in the federation already, as {member}")
         return None
@@ -170,9 +170,13 @@ class WithdrawRequest(JoinRequest):
     phase = "withdraw"
     is_withdrawal = True
 
-    def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
+    def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
         before = self.roster.before
-        found = [index for index in self.roster.find(cid, name) if index in self.roster.staying - taken]
+        there = self.roster.staying - taken
+        found = [index for index in self.roster.proven(sender.cid, sender.proof) if index in there]
+        if not found and any(index in there for index in self.roster.find(*sender)):  # anybody can give its name
+            expected = "the node that was counted, or the secret of its node setting member-path"
+            raise PayloadError("member", expected, "its name alone")
         if not found:
             raise PayloadError("member", "one of the federation", "none", text="not in the federation")
         if all(not before[index].sha256 for index in found):
@@ -258,9 +262,9 @@ class UpdateRequest(WithdrawRequest):
     def zero(self) -> CountsOfSpecs:
         return UpdatedCounts(no_counts(self.run).parts, no_counts(self.run))
 
-    def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
+    def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
         assert isinstance(statistic, UpdatedCounts)  # of this request
-        return super().match(statistic.before, cid, name, taken)
+        return super().match(statistic.before, sender, taken)
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
         assert isinstance(statistic, UpdatedCounts)  # of this request

@@ -221,6 +221,7 @@ class EvaluationRequest(RunRequest[Tables]):
                     parts = scored(probabilities[rows], true[rows], shared[rows])
                     table += parts[0]
                     sums += parts[1]
+            del scores  # those of the next batch take as much memory
         for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
         return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())

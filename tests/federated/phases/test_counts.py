@@ -14,7 +14,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
-from flwr_flynn.federated.roster import Member, Roster
+from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
@@ -101,7 +101,7 @@ def test_a_hostile_reply_costs_its_sender_alone_and_all_its_specs(name: str) -> 
 
 def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(REQUEST.to_config())
-    needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9
+    needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9 + 64 * 32 * 4  # and 64 rows of 4 numbers
     assert CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed)).run == RUN
     monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
     with raises(PayloadError, field="memory"):
@@ -136,22 +136,31 @@ def test_a_party_without_a_policy_gives_no_noisy_counts() -> None:
 def test_a_newcomer_is_matched_with_nobody_and_a_member_is_refused() -> None:
     roster = Roster([Member("a", "1", sha256=("x",) * 2), Member("b", "2", sha256=("y",) * 2)])
     request, statistic = JoinRequest(RUN, roster=roster), CountsOfSpecs(tuple(counts()))
-    assert request.match(statistic, "9", "z", set()) is None
+    assert request.match(statistic, Sender("9", "z"), set()) is None
     for cid, name in (("1", "z"), ("9", "b")):
         with pytest.raises(PayloadError):
-            request.match(statistic, cid, name, set())
+            request.match(statistic, Sender(cid, name), set())
     assert request.add(statistic, statistic) == statistic + statistic
     assert (request.is_withdrawal, WithdrawRequest(RUN).is_withdrawal) == (False, True)
 
 
 def test_who_leaves_is_matched_by_its_very_counts() -> None:
     statistic = CountsOfSpecs(tuple(counts()))
-    roster = Roster([Member("a", "1", sha256=("x",) * 2), Member("a", "2", sha256=statistic.sha256)])
+    roster = Roster(
+        [Member("a", "1", sha256=("x",) * 2, proof="p"), Member("a", "2", sha256=statistic.sha256, proof="p")]
+    )
     request = WithdrawRequest(RUN, roster=roster)
-    assert request.match(statistic, "9", "a", set()) == 1
-    for cid, name, taken in (("9", "a", {1}), ("9", "z", set()), ("1", "", set())):
+    assert request.match(statistic, Sender("9", "a", "p"), set()) == 1
+    assert request.match(statistic, Sender("2", "z"), set()) == 1  # the node that was counted
+    for sender, taken in (
+        (("9", "a", "p"), {1}),
+        (("9", "a", "q"), ()),
+        (("9", "a"), ()),
+        (("9", "z"), ()),
+        (("1", ""), ()),
+    ):
         with pytest.raises(PayloadError):
-            request.match(statistic, cid, name, taken)
+            request.match(statistic, Sender(*sender), taken)
     assert request.add(statistic, statistic) == no_counts(RUN)
     assert request.load(statistic) == 0  # it takes no room
 
@@ -159,7 +168,7 @@ def test_who_leaves_is_matched_by_its_very_counts() -> None:
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     request = WithdrawRequest(RUN, roster=Roster([Member("a", "1")]))
     with raises(PayloadError, field="member", got="added by a secure sum"):
-        request.match(CountsOfSpecs(tuple(counts())), "1", "a", set())
+        request.match(CountsOfSpecs(tuple(counts())), Sender("1", "a"), set())
 
 
 def test_specs_of_another_width_than_the_data_are_refused() -> None:

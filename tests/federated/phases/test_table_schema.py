@@ -242,7 +242,7 @@ def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied() -
     schema = Schema([Column("number", "number"), Column("text", "category", [f"l{i}" for i in range(1000)])])
     run = RunSpec(HashSpec(schema.width, 64, 2, 4, 0), NAMES, feature_names=schema)
     answer = party(memory_limit=2**20).answer({PHASE: "counts", **run.to_config()})
-    assert str(answer.metrics[REFUSED]).startswith("memory: 1003 numbers a row")
+    assert str(answer.metrics[REFUSED]).startswith("memory: n_features 1003, ")
     held = Samples(FRAME[:2], LABELS[:2], FRAME, LABELS)  # held-out rows are encoded, too
     answer = Party(held, PartyOptions(memory_limit=2**20)).answer({PHASE: "counts", **run.to_config()})
-    assert str(answer.metrics[REFUSED]).startswith("memory: 1003 numbers a row")
+    assert str(answer.metrics[REFUSED]).startswith("memory: n_features 1003, ")
