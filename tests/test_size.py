@@ -12,13 +12,13 @@ from tests.code import code_lines, modules
 SIZES = {
     "top level": 421,
     "tables": 661,
-    "hashing": 1188,
-    "model": 2886,
+    "hashing": 1186,
+    "model": 2867,
     "privacy": 1003,
-    "federated": 3809,
-    "flower": 887,
-    "app": 4183,
-    "all": 15038,
+    "federated": 3805,
+    "flower": 884,
+    "app": 4159,
+    "all": 14986,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

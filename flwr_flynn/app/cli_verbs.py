@@ -71,17 +71,13 @@ def _notes(schema: Schema, summary: TableSummary, n_classes: int, min_examples: 
     for column in schema.columns:
         if column.kind == "category":
             n_rare = "" if min_examples == 1 else f"; levels of fewer than {min_examples} rows are left out"
-            text = f"Discloses that your file has these {len(column.levels)} levels{n_rare}."
+            notes[column.name, "levels"] = f"Discloses that your file has these {len(column.levels)} levels{n_rare}."
         elif column.kind == "number":
-            text = (
+            notes[column.name, ""] = (
                 "low and high: not drafted, since the least and the greatest value of your file would disclose them.\n"
                 "Take them from the meaning of the column; values beyond are refused. They need not be given.\n"
                 "low =\nhigh ="
             )
-        else:
-            text = ""
-        if text:
-            notes[column.name, "levels" if column.kind == "category" else ""] = text
         has = "has" if summary.columns[column.name].gaps else "has no, or few,"
         notes[column.name, "gaps"] = f"Discloses that your file {has} missing values here; true is always right."
     return notes
@@ -182,8 +178,7 @@ def show(path: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(facts, indent=1))
         return 0
-    columns = facts.pop("columns")
-    if columns is not None:
+    if (columns := facts.pop("columns")) is not None:
         shown = [
             repr(each["name"])[:60] + (f" ({each['kind']})" if "kind" in each else "") for each in columns[:_MOST_NAMES]
         ]
@@ -216,9 +211,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "columns": columns,
         "members": [
             {
-                "hash_dim": member.spec.hash_dim,
-                "row_nnz": member.spec.row_nnz,
-                "hash_nnz": member.spec.hash_nnz,
+                **{name: getattr(member.spec, name) for name in ("hash_dim", "row_nnz", "hash_nnz")},
                 "rule": member.scoring.rule,
                 "decay": member.scoring.decay,
                 "weight": member.weight,

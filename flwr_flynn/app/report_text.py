@@ -102,16 +102,14 @@ def _hash_rows(report: Report) -> list[Row]:
 
 
 def _refinement_rows(report: Report) -> list[Row]:
-    refinement = report["refinement"]
-    if refinement is None:
+    if (refinement := report["refinement"]) is None:
         return []
     text = f"{refinement['rounds']} noisy rounds under the guarantee of the counts, judged on no samples"
     return [("refinement", text), *_phase_reasons(refinement["missing"])]
 
 
 def _gram_rows(report: Report) -> list[Row]:
-    gram = report["gram"]
-    if gram is None:
+    if (gram := report["gram"]) is None:
         return []
     text = "none: too few parties replied, or the regression failed"
     if gram["accuracy"] is not None:

@@ -170,8 +170,7 @@ class Run:
 
         `drops_arrays` lets go of their arrays, so that memory does not grow with the replies.
         """
-        ask = self._asked
-        if ask is None:
+        if (ask := self._asked) is None:
             return
         phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
         replies = [reply for reply in replies if reply.cid in asked]  # others are ignored
@@ -194,8 +193,7 @@ class Run:
         `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
         changed.
         """
-        ask = self._asked
-        if ask is None:
+        if (ask := self._asked) is None:
             return None
         is_first = self._batch is None
         self.receive(replies)

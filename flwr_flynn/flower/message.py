@@ -162,8 +162,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Add the confusion matrices, or make the selection."""
         received = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
-        metrics = self._add_evaluate(*received)
-        if metrics is None:
+        if (metrics := self._add_evaluate(*received)) is None:
             return None
         return MetricRecord({name: each for name, each in metrics.items() if not isinstance(each, str)})
 

@@ -93,8 +93,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
 def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
     """Refuse to send counts that would not be masked, or that SecAgg+ was not set up for."""
-    masked = _masked.get()
-    if masked is None:
+    if (masked := _masked.get()) is None:
         raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
     clipped, threshold = masked
     if clipped != bound:

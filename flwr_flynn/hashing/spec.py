@@ -170,11 +170,9 @@ class HashSpec:
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        unknown = sorted(str(name)[:40] for name in set(values) - known)
-        if unknown:
+        if unknown := sorted(str(name)[:40] for name in set(values) - known):
             raise SpecError("spec", f"the fields {', '.join(sorted(known))}", f"unknown {', '.join(unknown[:5])}")
-        missing = sorted(required - set(values))
-        if missing:
+        if missing := sorted(required - set(values)):
             raise SpecError("spec", f"the fields {', '.join(sorted(required))}", f"none named {', '.join(missing)}")
         return cls(**values)
 

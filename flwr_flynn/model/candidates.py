@@ -299,8 +299,7 @@ def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
 
 def candidate_scorings(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[ScoringRule]:
     """Scorings to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
-    given = given_scoring(rule, decay)
-    if given is not None:
+    if (given := given_scoring(rule, decay)) is not None:
         return [given]
     return [ScoringRule(rule, gamma) for gamma in decay_grid(counts, rule)]
 

@@ -302,8 +302,7 @@ class LearnedGram:
         matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
         fit, left_out = GramFit.of(matrix, n_jobs), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
         tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-        scoring = fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)
-        if scoring is None:
+        if (scoring := fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)) is None:
             return None
         return cls(matrix, scoring, [np.array_equal(each, scoring.weights) for each in fit.weights].index(True))
 

@@ -326,8 +326,7 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
     array = np.asarray(names, dtype=object)
     if array.shape != (n_features,):
         raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")
-    kinds = sorted({type(name).__name__ for name in array if not isinstance(name, str)})
-    if kinds:
+    if kinds := sorted({type(name).__name__ for name in array if not isinstance(name, str)}):
         raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
     return tuple(array.tolist())
 
@@ -349,7 +348,6 @@ def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
     order = np.argsort(classes)
     indices = np.searchsorted(classes, y, sorter=order)
     codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
-    unknown = int((classes[codes] != y).sum())
-    if unknown:
+    if unknown := int((classes[codes] != y).sum()):
         raise DataError("y", f"labels among the {len(classes)} classes", f"{unknown} of {len(y)} that are not")
     return codes

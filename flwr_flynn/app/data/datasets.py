@@ -56,16 +56,16 @@ def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _sample_hash(n: int, seed: int, stream: int, first: int = 0) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of (seed, stream, i) for n numbers i from `first` on."""
+def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of (seed, stream, i) for i from 0 below n."""
     key = splitmix64(splitmix64([seed]) ^ np.uint64(stream))
-    return splitmix64(np.arange(first, first + n, dtype=np.uint64) ^ key)
+    return splitmix64(np.arange(n, dtype=np.uint64) ^ key)
 
 
-def held_out(n: int, fraction: float, split_seed: int, first: int = 0) -> npt.NDArray[np.bool_]:
-    """(n,) mask of the held-out samples from index `first` on, by a hash in the first `fraction` of 64-bit numbers."""
+def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
+    """(n,) mask of the held-out samples, by a hash in the first `fraction` of 64-bit numbers."""
     # 53 bits are exact in a float64, so the comparison rounds nothing.
-    return (_sample_hash(n, split_seed, _STREAM_TEST, first) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
+    return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(
@@ -198,8 +198,7 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, openml:ID or the path of a {_ENDINGS} file"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    path = _existing(source)
-    if path is None:
+    if (path := _existing(source)) is None:
         raise ConfigError("dataset", f"a file {os.path.abspath(source)[:500]}", "no such file")
     return checked(opened(path, label, group, features))
 
