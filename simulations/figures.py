@@ -27,8 +27,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.probability_metrics import summary
-from flwr_flynn.model.score_histograms import scored
+from flwr_flynn.model.metrics import overall, scored
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 from simulations.splits import deal_out, read
 
@@ -94,11 +93,11 @@ def draw(rng: np.random.Generator, n: int, setting: tuple[float, float, float]) 
 
 def coverage(setting: tuple[float, float, float], n: int, draws: int, n_true: int = 2_000_000) -> Row:
     """Share of the draws whose intervals have the true figure; of those in which the figure is defined."""
-    true = summary(*draw(np.random.default_rng(1), n_true, setting))
+    true = overall(*draw(np.random.default_rng(1), n_true, setting))
     hits: dict[str, list[bool]] = {}
     rng = np.random.default_rng(2)
     for _ in range(draws):
-        for name, figure in summary(*draw(rng, n, setting)).items():
+        for name, figure in overall(*draw(rng, n, setting)).items():
             if name != "examples" and figure is not None:
                 hits.setdefault(name, []).append(figure[1] <= true[name][0] <= figure[2])
     distance, share, distortion = setting

@@ -29,7 +29,7 @@ import pandas as pd
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.model.gram import DIRECTION_UNIT, GramFit, GramMatrix, LeverageModel
 from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.selection import N_LEFT_OUT, kept
 from simulations import baselines
 from simulations.accuracy import drawn, load_problems, make_problem
 from simulations.families import FAMILIES

@@ -50,7 +50,7 @@ def count(path: Path) -> Row:
     from flwr_flynn import ClassCounts, FlyHash, HashSpec
     from flwr_flynn.app.data.opened import opened
     from flwr_flynn.federated.samples import codes_of
-    from flwr_flynn.tables.column import Column
+    from flwr_flynn.tables.column_encoding import Column
     from flwr_flynn.tables.schema import Schema
 
     numbers = ["age", "weight", "dose", "pressure", "pulse", "sugar", "sodium"]

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease, suggest_spec
-from flwr_flynn.privacy.samplers import SeededNoise
+from flwr_flynn.privacy.mechanism import SeededNoise
 from simulations.plots import _panels, _save
 from simulations.results import (
     FEDERATED,

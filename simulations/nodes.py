@@ -17,12 +17,12 @@ from flwr.common import EvaluateRes, FitIns, FitRes
 from flwr_flynn import AggregationError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import reply_of
+from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import TRAIN, Answer, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.traffic import Traffic
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease
-from flwr_flynn.privacy.samplers import SeededNoise
+from flwr_flynn.privacy.mechanism import SeededNoise
 from simulations import privacy_plots as plots
 from simulations.baselines import balanced_accuracy
 from simulations.paper_privacy import PaperTopT

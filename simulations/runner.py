@@ -34,10 +34,10 @@ from flwr.server.strategy import Strategy
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.traffic import Traffic
 from simulations.nodes import options_of, quiet, settled
 from simulations.workers import Workers, progress, workers
 

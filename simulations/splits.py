@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.datasets import Dataset, Share, load_dataset
-from flwr_flynn.app.data.partition import deal, held_out
+from flwr_flynn.app.data.datasets import Dataset, Share, deal, held_out, load_dataset
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party

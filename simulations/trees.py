@@ -53,8 +53,7 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
 
 
 from flwr_flynn import FlyNNClassifier, HashPlan
-from flwr_flynn.app.data.datasets import Dataset, Share
-from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.data.datasets import Dataset, Share, held_out
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions

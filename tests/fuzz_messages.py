@@ -24,10 +24,9 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phase import Context
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
-from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request, request_of

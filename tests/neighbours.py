@@ -29,7 +29,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, TopTLaplace
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests import policy_table
 from tests.fakes import config_of

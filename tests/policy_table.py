@@ -19,12 +19,11 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
-from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request

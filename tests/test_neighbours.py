@@ -22,7 +22,7 @@ from flwr_flynn.federated.samples import Samples
 from flwr_flynn.model.noisy_rounds import clipped_gradient
 from flwr_flynn.privacy import GaussianRounds, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests import neighbours
 from tests.app.data.private import share_of

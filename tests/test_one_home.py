@@ -25,8 +25,8 @@ CAPABILITIES = {
         "federated/phases/evaluation.py federated/evaluation_result.py",
     ),
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py model/gram_scoring.py"),
-    "group-column": (r"group[-_]column|subgroup", "federated/subgroups.py"),
-    "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/shared_noise.py privacy/noise_mechanisms.py"),
+    "group-column": (r"group[-_]column|subgroup", "federated/evaluation_result.py"),
+    "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_plan.py privacy/noise_mechanisms.py"),
     "noisy-refinement": (
         r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",
         "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/gaussian_rounds.py",
@@ -35,13 +35,10 @@ CAPABILITIES = {
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",
         "federated/phases/table_schema.py tables/kinds_and_levels.py",
     ),
-    "secure-columns": (
-        r"secure_columns|BinsRequest|MOST_BINS|\bBINS\b|['\"]bins",
-        "federated/phases/secure_columns.py",
-    ),
+    "secure-columns": (r"secure_columns|BinsRequest|MOST_BINS|\bBINS\b|['\"]bins", "federated/phases/columns.py"),
     "selection": (
         r"SelectionRequest|\bSELECTION\b|phases\.selection|['\"]selection|is_past_selection|\.selects\b|leave_one_out",
-        "federated/phases/selection.py model/selection.py model/leave_one_out_scores.py",
+        "federated/phases/selection.py model/selection.py",
     ),
     "top-t": (r"(?i)\btop[-_]?t\b|\bn[-_]released", "privacy/noise_mechanisms.py"),
     "update": (r"UpdateRequest|['\"]update['\"]|is_update\b|previous\b|previous_path", "federated/phases/counts.py"),

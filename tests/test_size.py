@@ -10,15 +10,15 @@ from collections import Counter
 from tests.code import code_lines, modules
 
 SIZES = {
-    "top level": 430,
+    "top level": 421,
     "tables": 675,
-    "hashing": 1188,
-    "model": 2908,
+    "hashing": 1186,
+    "model": 2867,
     "privacy": 1003,
-    "federated": 3887,
-    "flower": 903,
-    "app": 4315,
-    "all": 15309,
+    "federated": 3825,
+    "flower": 884,
+    "app": 4172,
+    "all": 15033,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

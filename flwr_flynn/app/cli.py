@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_files, cli_model
+from flwr_flynn.app import cli_verbs
 from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
@@ -41,21 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     verb = options.verb
     if verb == "show":
-        return cli_model.show(options.model, as_json=options.json)
+        return cli_verbs.show(options.model, as_json=options.json)
     if verb == "report":
         return page.show(options.metrics)
-    dialect = Dialect(
-        SEPARATOR_NAMES.get(options.separator, ""),
-        options.decimal,
-        options.encoding,
-        tuple(options.gap_text),
-        options.date_format,
-    )
+    separator = SEPARATOR_NAMES.get(options.separator, "")
+    dialect = Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
     if verb == "schema":
-        return cli_files.draft(Path(options.file), options.label, options.min_examples, dialect)
+        return cli_verbs.draft(Path(options.file), options.label, options.min_examples, dialect)
     if verb == "check":
-        return cli_files.check(Path(options.file), options.schema, options.label, dialect)
-    return cli_model.predict(options.model, Path(options.file), options.abstain, dialect, options.formulas)
+        return cli_verbs.check(Path(options.file), options.schema, options.label, dialect)
+    return cli_verbs.predict(options.model, Path(options.file), options.abstain, dialect, options.formulas)
 
 
 def _one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from flwr.common.logger import log
 
 from flwr_flynn._files import settle, writing
 from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
-from flwr_flynn.app.report.style import whole_page
+from flwr_flynn.app.report.pictures import whole_page
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 

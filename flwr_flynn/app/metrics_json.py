@@ -59,7 +59,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "unkept": {} if evaluation is None else dict(evaluation.unkept),
         "sha256": {"model": model.model_.sha256(), "federated": counts_sha256(model.model_.members)},
         "members": [_member(member) for member in model.model_.members],
-        "updates": _updates(run),
+        "updates": [{"party": str(m), **m.change} for m in run.counted.counted if m.change is not None],
         "action": config.action,
         "federation": summary(after),
         "scaling": config.scaling if plan is not None and plan.needs_columns else given,
@@ -97,11 +97,6 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
     if len(counted) > _MOST_LISTED or not run.state.run_spec.is_plain:
         return None
     return {str(member): list(member.sizes) for member in counted if member.sizes is not None}
-
-
-def _updates(run: Run) -> list[dict[str, Any]]:
-    """Parties whose counts were replaced or taken out: their samples and the SHA-256 of the counts, before and now."""
-    return [{"party": str(member), **member.change} for member in run.counted.counted if member.change is not None]
 
 
 def _schema(run: Run) -> dict[str, Any] | None:

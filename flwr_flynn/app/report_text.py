@@ -13,14 +13,7 @@ from flwr_flynn.tables.table import KINDS
 Report = dict[str, Any]
 Row = tuple[str, str]
 
-_DONE = {
-    "train": "counted",
-    "join": "joined",
-    "withdraw": "withdrawn",
-    "update": "updated",
-    "evaluate": "",
-    "resume": "",
-}
+_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "update": "updated"}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
@@ -48,7 +41,7 @@ def _party_rows(report: Report) -> list[Row]:
     parties, missing, simulation = report["parties"], report["missing"], report.get("simulation")
     asked = simulation["parties"] if simulation else len(parties) + len(missing)
     rows = []
-    if done := _DONE[report["action"]]:
+    if done := _DONE.get(report["action"]):
         rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
         rows += _reasons(f"not {done}", missing)
     for each in report.get("updates", ()):
@@ -109,16 +102,14 @@ def _hash_rows(report: Report) -> list[Row]:
 
 
 def _refinement_rows(report: Report) -> list[Row]:
-    refinement = report["refinement"]
-    if refinement is None:
+    if (refinement := report["refinement"]) is None:
         return []
     text = f"{refinement['rounds']} noisy rounds under the guarantee of the counts, judged on no samples"
     return [("refinement", text), *_phase_reasons(refinement["missing"])]
 
 
 def _gram_rows(report: Report) -> list[Row]:
-    gram = report["gram"]
-    if gram is None:
+    if (gram := report["gram"]) is None:
         return []
     text = "none: too few parties replied, or the regression failed"
     if gram["accuracy"] is not None:

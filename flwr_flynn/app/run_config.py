@@ -21,6 +21,7 @@ from flwr_flynn.app.run_settings import (
     RunSettings,
     ScoringSettings,
     SecureSettings,
+    fixed,
     simulated,
 )
 from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
@@ -40,49 +41,36 @@ class FederationSettings(RunSettings):
 
     action: str = setting(
         "train",
-        "`train` makes a new federation. `join` adds parties to the one in `federation`, `withdraw` removes parties, "
-        "`update` takes over changed samples, `evaluate` distributes its model, `resume` goes on with a run that "
-        "stopped; these five take hash, classes and "
-        "privacy from the file",
+        "`train` makes a new federation. The others take hash, classes and privacy from its file: `join` adds parties, "
+        "`withdraw` removes parties, `update` takes over changed samples, `evaluate` distributes the model, `resume` "
+        "goes on with a run that stopped",
         choices=("train", *LATER),
     )
     federation: str = setting(
-        "",
-        "the server's own file with counts and parties, made by `train`, changed by `join`, `withdraw` and `update`; "
-        "not given: `federation.npz` in the output folder",
+        "", "the server's own file with counts and parties; not given: `federation.npz` in the output folder"
     )
-    relearn: bool = setting(
-        False,
-        "`train`: replace the federation in `federation`, once the new one is complete: nothing is left in it of "
-        "samples that are not there any more",
-        fixed_by_federation=LATER,
-    )
+    relearn: bool = fixed(False, "`train`: replace the federation in `federation`, once the new one is complete")
     parties: str = simulated(
-        "",
-        "simulation: numbers of the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all",
+        "", "simulation: the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all"
     )
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = setting(
         0,
-        "parties that must be counted in the end, and that must reply in each later phase for it to change the model; "
-        "0: `min-available`. With `join`, `withdraw` and `update` parties that must join, leave or change, 0: one",
+        "parties that must be counted, and that must reply in each later phase for it to change the model; 0: "
+        "`min-available`. With `join`, `withdraw` and `update` those that must join, leave or change; 0: one",
         low=0,
     )
     feature_names: str = _deployed(
-        "",
-        "deployment: names of the features, with commas between, or a JSON list: each party reads these columns of its "
-        "file, in this order",
+        "", "deployment: the columns that each party reads as features, with commas between, or as a JSON list"
     )
     n_features: int = _deployed(
         0, "deployment: number of features, all numbers without gaps, of files without names in common", low=0
     )
-    schema: str = setting(
+    schema: str = fixed(
         "",
-        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`: they follow "
-        "from numbers of rows by level that the parties send, in one more round. Not given: `learn` where a "
-        "simulation's data set has categories, dates or gaps, and in a deployment without `feature-names` and "
-        "`n-features`. With `epsilon` and `secure` such columns need the file",
-        fixed_by_federation=LATER,
+        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`, in one more "
+        "round from numbers of rows by level. Not given: `learn` for categories, dates or gaps of a simulation, and in "
+        "a deployment without `feature-names` and `n-features`. With `epsilon` and `secure` such columns need the file",
     )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
@@ -157,16 +145,10 @@ class ProcessSettings(RunSettings):
     )
     check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
     dry_run: bool = setting(
-        False,
-        "ask nobody: print the phases, what would leave in each, bytes, memory, and the node settings that the run "
-        "needs, write them to `plan.json` in the output folder, and end",
+        False, "ask nobody: print phases, what would leave, memory and node settings, also to `plan.json`, and end"
     )
-    memory_limit: float = setting(
-        4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0
-    )
-    output_dir: str = setting(
-        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
-    )
+    memory_limit: float = setting(4.0, "most GiB for the counting, at the server and at each simulated party", above=0)
+    output_dir: str = setting("", "folder for `model.npz`, `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME")
 
 
 @dataclass(frozen=True)
@@ -222,7 +204,7 @@ class RunConfig(
         """These settings, with the value of `scaling="default"` in place."""
         if self.scaling != "default":
             return self
-        return replace(self, scaling="none" if self.is_private or self.is_public else "auto")
+        return replace(self, scaling="none" if self.is_private or self.center or self.scale or self.ranges else "auto")
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
         """The run's `HashPlan`, of these settings as `resolved`."""

@@ -23,18 +23,17 @@ from flwr.serverapp import Grid
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.settings_parser import as_setting
-from flwr_flynn.app.shared_noise import SharedNoise
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
-from flwr_flynn.federated.phases.secure_columns import MOST_BINS
+from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, ColumnsRequest
 from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import bound_for, check_room
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, bound_for, check_room
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message
-from flwr_flynn.flower.compat import is_simulated
+from flwr_flynn.flower.records import is_simulated
+from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
@@ -42,7 +41,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
-from flwr_flynn.tables import schema_file
+from flwr_flynn.tables import schema
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
 
@@ -187,8 +186,11 @@ def _simulated_parties(grid: Grid) -> int | None:
 def training_plan(config: RunConfig, parties: int | None) -> Data:
     """The hashes, classes and features of a run that makes a new federation, whose memory is within the limit."""
     plan, classes, feature_names, learns = _announced(config) if parties is None else _simulated(config, parties)
-    if isinstance(feature_names, Schema):
-        plan = _with_ranges(config, plan, feature_names)
+    if isinstance(feature_names, Schema) and plan.scaling is None and plan.ranges is None:
+        if (ranges := feature_names.ranges) is None:
+            expected = "low and high of each number, and no dates, where nothing is learned of columns"
+            raise config.refused("schema", expected)
+        plan = replace(plan, ranges=ranges)
     if ignored := config.ignored(simulated=parties is not None):
         log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
     if config.is_private:
@@ -206,7 +208,7 @@ def own_schema(config: RunConfig) -> Schema | None:
     if config.schema in ("", "learn"):
         return None
     try:
-        return schema_file.read_schema(Path(config.schema).expanduser())
+        return schema.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
         missing = f"expected learn or the server's own schema.toml, got {type(error).__name__}"
         text = datasets.full_text(error) if isinstance(error, FlyNNError) else missing
@@ -216,15 +218,6 @@ def own_schema(config: RunConfig) -> Schema | None:
 def _learns(config: RunConfig) -> bool:
     """True if columns may be learned of in clear."""
     return config.resolved().scaling == "auto" and not config.secure
-
-
-def _with_ranges(config: RunConfig, plan: HashPlan, schema: Schema) -> HashPlan:
-    """The plan with the public ranges of a schema, where nothing is learned of the columns."""
-    if plan.scaling is not None or plan.ranges is not None:
-        return plan
-    if schema.ranges is None:
-        raise config.refused("schema", "low and high of each number, and no dates, where nothing is learned of columns")
-    return replace(plan, ranges=schema.ranges)
 
 
 def _announced(config: RunConfig) -> Data:
@@ -300,22 +293,12 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that suit the noise; given sizes stay."""
     if not plan.n_examples:
         raise config.refused("n_examples", "a rough and public number with epsilon", "missing")
+    given: dict[str, Any] = {name: getattr(plan, name) for name in ("hash_dim", "row_nnz", "hash_nnz")}
+    given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
+    given |= {"n_parties": 1 if config.secure else n_parties}
+    given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
     try:
-        spec = suggest_spec(
-            config.epsilon,
-            config.delta,
-            plan.n_features,
-            plan.n_examples,
-            plan.n_classes,
-            1 if config.secure else n_parties,
-            neighbours=config.neighbours,
-            records_per_person=config.records_per_person,
-            n_rounds=config.private_rounds,
-            hash_dim=plan.hash_dim,
-            row_nnz=plan.row_nnz,
-            hash_nnz=plan.hash_nnz,
-            center=plan.scaling[0] if isinstance(plan.scaling, tuple) else None,
-        )
+        spec = suggest_spec(config.epsilon, config.delta, plan.n_features, plan.n_examples, plan.n_classes, **given)
     except (SpecError, ConfigError) as error:
         raise as_setting(error, "run-config") from None
     # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.
@@ -340,3 +323,45 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
     except ConfigError as error:
         raise as_setting(error, "run-config") from None
     return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """Parties of a secure sum, and those of them whose shares of the noise are the noise of one.
+
+    >>> shared = SharedNoise(10, 8)
+    >>> shared.n_needed, round(shared.surplus, 2)
+    (8, 1.12)
+    """
+
+    n_parties: int
+    n_honest: int
+
+    @classmethod
+    def of(cls, mechanism: Mechanism | None, n_parties: int) -> SharedNoise | None:
+        """The sharing of a run's mechanism; None where no noise is shared."""
+        n_honest = None if mechanism is None else mechanism.n_honest
+        return None if n_honest is None else cls(n_parties, n_honest)
+
+    @property
+    def n_needed(self) -> int:
+        """Parties that must stay for a sum to be opened: as many in every sum of a run, however many are asked."""
+        return max(LEAST_PARTIES, self.n_honest, round(LEAST_THRESHOLD * self.n_parties))
+
+    @property
+    def surplus(self) -> float:
+        """Standard deviation of the noise if all parties stay, as a multiple of what the guarantee needs."""
+        return math.sqrt(self.n_parties / self.n_honest)
+
+    def __str__(self) -> str:
+        n, honest, needed = self.n_parties, self.n_honest, self.n_needed
+        spare = needed - honest
+        told = f"; of those that stay, {spare} may then disclose their share" if spare else ""
+        return (
+            f"One noise is shared. Epsilon holds while at least {honest} of {n} parties follow the protocol, keep "
+            "their share of the noise to themselves and stay to the end, and the server follows it, too. "
+            f"Up to {n - needed} may drop out{told}. If more drop out, no sum is opened: nothing is revealed, but "
+            "ledgers may be charged, and the run fails (a later round is left out). "
+            f"If nobody does, the noise is {self.surplus:.2f} times what is needed; with noise of each party's own it "
+            f"would be {math.sqrt(n):.2f} times."
+        )

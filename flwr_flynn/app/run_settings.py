@@ -40,8 +40,9 @@ LATER = ("join", "withdraw", "update", "evaluate", "resume")  # actions on a fed
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 
 simulated = partial(setting, simulation_only=True)
-_fixed = partial(setting, fixed_by_federation=LATER)
+fixed = partial(setting, fixed_by_federation=LATER)
 _private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
+_scored = partial(setting, fixed_by_federation=("evaluate",))
 
 
 class RunSettings(Settings):
@@ -58,9 +59,7 @@ class DataSettings(RunSettings):
 
     dataset: str = simulated("digits", "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file")
     label: str = simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    test_fraction: float = simulated(
-        0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
-    )
+    test_fraction: float = simulated(0.2, "simulation: share of samples held out for the evaluation", low=0, below=1)
     split_seed: int = simulated(0, "simulation: seed of the held-out rule and of the partitioner", low=0, high=MAX_SEED)
 
 
@@ -105,38 +104,26 @@ class HashSettings(RunSettings):
 
     group = "hash"
 
-    scaling: str = _fixed(
+    scaling: str = fixed(
         "default",
-        "`auto`: six hashes are made from histograms of the columns and counted, and the best by leave-one-out are the "
-        "members of the model; `none`: raw columns; `default`: `auto`, but `none` with `epsilon`, `center`, `scale` or "
-        "`ranges`",
+        "`auto`: the best by leave-one-out of six hashes, made from histograms of columns, are the model's members; "
+        "`none`: raw columns; `default`: `auto`, but `none` with `epsilon`, `center`, `scale` or `ranges`",
         choices=("default", "none", "auto"),
     )
-    effort: str = _fixed(
+    effort: str = fixed(
         "default",
-        "bytes and time of `auto`: `quick` is a single hash, `default` a committee, `thorough` a committee and a Gram "
-        "matrix, whose size follows from that of the data",
+        "bytes and time of `auto`: `quick` is a single hash, `default` a committee, `thorough` that and a Gram matrix",
         choices=EFFORTS,
     )
-    max_members: int = _fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
-    min_examples: int = simulated(
-        5, "simulation: the parties' `min-examples`; a deployed party has its own in its node config", low=1
-    )
-    seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=MAX_SEED)
-    hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
-    row_nnz: int = _fixed(0, "ones in a row (s); 0: chosen", low=0)
-    hash_nnz: int = _fixed(0, "winners, ones in a hash (rho); 0: chosen", low=0)
-    center: str = _fixed(
-        "",
-        "public centre taken from the samples, instead of `scaling`: one number, or one per feature with commas "
-        "between",
-    )
-    scale: str = _fixed("", "public factor after the centre: one number above 0, or one per feature")
-    ranges: str = _fixed(
-        "",
-        "public ranges of the features for rank codes, instead of `scaling`: `low:high`, or one per feature with "
-        "commas between",
-    )
+    max_members: int = fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
+    min_examples: int = simulated(5, "simulation: the parties' `min-examples`; a deployed party has its own", low=1)
+    seed: int = fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=MAX_SEED)
+    hash_dim: int = fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
+    row_nnz: int = fixed(0, "ones in a row (s); 0: chosen", low=0)
+    hash_nnz: int = fixed(0, "winners, ones in a hash (rho); 0: chosen", low=0)
+    center: str = fixed("", "instead of `scaling`: public centre, one number or one per feature with commas between")
+    scale: str = fixed("", "public factor after the centre: one number above 0, or one per feature")
+    ranges: str = fixed("", "instead of `scaling`: public ranges `low:high` for rank codes, one or one per feature")
 
     def check(self) -> None:
         super().check()
@@ -147,11 +134,6 @@ class HashSettings(RunSettings):
             raise self.refused("ranges", "none beside center and scale")
         self._given_ranges()
 
-    @property
-    def is_public(self) -> bool:
-        """True if the transformation of the columns is given, and not learned."""
-        return bool(self.center or self.scale or self.ranges)
-
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
         """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`."""
         scaling: Any = None if self.scaling == "none" else self.scaling
@@ -159,20 +141,11 @@ class HashSettings(RunSettings):
             scaling = None
         if self.center or self.scale:
             scaling = (self._vector("center", n_features), self._vector("scale", n_features))
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("seed", "effort", "max_members")}
+        given |= {name: getattr(self, name) or None for name in ("hash_dim", "row_nnz", "hash_nnz")}
+        given["ranges"] = self._given_ranges(n_features)
         try:
-            plan = HashPlan(
-                n_features,
-                n_classes,
-                n_examples,
-                scaling,
-                hash_dim=self.hash_dim or None,
-                row_nnz=self.row_nnz or None,
-                hash_nnz=self.hash_nnz or None,
-                seed=self.seed,
-                effort=self.effort,
-                max_members=self.max_members,
-                ranges=self._given_ranges(n_features),
-            )
+            plan = HashPlan(n_features, n_classes, n_examples, scaling, **given)
             placeholder_specs(plan)  # sizes are checked before the parties start
         except SpecError as error:
             raise as_setting(error, self.source) from None
@@ -215,20 +188,15 @@ class ScoringSettings(RunSettings):
 
     group = "scoring"
 
-    decay: str = setting(
+    decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
+    rule: str = _scored("balanced", "scoring rule", choices=RULES)
+    gram: str = _scored(
         "auto",
-        "gamma of the scoring, from 0 to below 1; `auto`: chosen by leave-one-out at the parties, in one more round",
-        fixed_by_federation=("evaluate",),
-    )
-    rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
-    gram: str = setting(
-        "auto",
-        "rows of the hashes of a Gram matrix, such as 1024 or 2048, from 16 to 4096; 0: none; `auto`: by `effort`. A "
-        "more accurate model by two more exchanges, about a byte for each pair of rows; not with `epsilon`",
-        fixed_by_federation=("evaluate",),
+        "rows of the hashes of a Gram matrix, 16 to 4096; 0: none; `auto`: by `effort`. A more accurate model by two "
+        "more exchanges, about a byte for each pair of rows; not with `epsilon`",
     )
     class_prior: bool = simulated(
-        True, "simulated parties may use their own class prior; deployed ones have the node setting"
+        True, "simulated parties may use their class prior; deployed ones have the node setting"
     )
 
     def check(self) -> None:
@@ -261,44 +229,24 @@ class PrivacySettings(RunSettings):
 
     group = "privacy"
 
-    epsilon: float = _fixed(
-        0.0,
-        "bound on what a party's counts give away of a record; 0: exact counts. Above 0 nothing is learned of the "
-        "columns: give public `center` and `scale`",
-        low=0,
-        high=100,
+    epsilon: float = fixed(
+        0.0, "bound on what counts give away of a record, with public `center` and `scale`; 0: exact", low=0, high=100
     )
     delta: float = _private(
-        0.0,
-        "probability with which the bound may fail, much below one over the number of people. Above 0 the noise is "
-        "Gaussian, at 0 Laplace",
-        low=0,
-        high=0.5,
+        0.0, "chance that the bound fails, far below 1 / people. Above 0: Gaussian noise; 0: Laplace", low=0, high=0.5
     )
     n_released: int = _private(
-        0,
-        "number of counts that a party releases (T), by the paper's mechanism `top-t`; 0: all; not with `delta`",
-        low=0,
+        0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all; not with `delta`", low=0
     )
     private_rounds: int = _private(
-        0,
-        "rounds that refine the noisy model, under the same epsilon and delta: more accurate, for as many more "
-        "exchanges. 24 is enough; a party answers them once. 0: none; not without `delta`",
-        low=0,
-        high=MOST_ROUNDS,
+        0, "rounds to refine the noisy model within epsilon and `delta`; 24 is enough; 0: none", low=0, high=MOST_ROUNDS
     )
     neighbours: str = _private(
-        "add-remove",
-        "data sets that must be hard to tell apart: with or without one record, or with one replaced",
-        choices=NEIGHBOURS,
+        "add-remove", "data sets hard to tell apart: with and without one record, or one replaced", choices=NEIGHBOURS
     )
-    records_per_person: int = _private(
-        1, "records of one person, at most, that epsilon is for together", low=1, high=10**6
-    )
+    records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
     noise: str = _private(
-        "opendp",
-        "source of the noise; `seeded`: from `seed`, for repeatable simulations, without privacy",
-        choices=("opendp", "seeded"),
+        "opendp", "its source; `seeded`: from `seed`, for simulations, without privacy", choices=("opendp", "seeded")
     )
 
     def check(self) -> None:
@@ -332,24 +280,22 @@ class SecureSettings(RunSettings):
 
     group = "secure"
 
-    secure: bool = _fixed(
+    secure: bool = fixed(
         False,
         "all statistics of training samples go through Flower's SecAgg+: the server learns sums alone, while two "
         "thirds of the parties, and three, stay to the end. Needs `max-examples`, or `honest-parties` with `epsilon`",
     )
-    honest_parties: int = _fixed(
+    honest_parties: int = fixed(
         0,
-        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on. How many of the parties "
+        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on, where so many of the parties "
         "follow the protocol, keep their share of the noise to themselves and stay to the end. Epsilon is that of the "
-        "sums. No sum opens with fewer parties, and `min-parties` follows; the log says how many may drop out. A "
-        "server that invents parties breaks that; a share alone has a larger epsilon. 0: a noise for each party",
+        "sums; a server that invents parties breaks it. The log says how many may drop out. 0: a noise for each party",
         low=0,
         high=10**6,
     )
     max_examples: int = setting(
         0,
-        "most samples of a party; a party with more is refused. 0: no limit; with `secure` only if `honest-parties` is "
-        "given",
+        "most samples of a party, which is refused beyond; 0: no limit; needed with `secure` but for `honest-parties`",
         low=0,
         high=2**29,
         fixed_by_federation=("withdraw", "evaluate"),

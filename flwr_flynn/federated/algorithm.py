@@ -47,8 +47,7 @@ def federate(
     run, cids = Run(options), [str(number) for number in range(len(parties))]
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
-            ask = run.ask(channel, cids)
-            if ask is not None:
+            if (ask := run.ask(channel, cids)) is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:
                     run.receive(

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -154,12 +154,6 @@ def split(joined: Any) -> list[bytes]:
         tensors.append(joined[start + 8 : start + 8 + size])
         start += 8 + size
     return tensors
-
-
-def n_bytes(entries: Mapping[str, Any]) -> int:
-    """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
-    values = [value.encode(errors="replace") if isinstance(value, str) else value for value in entries.values()]
-    return sum(map(len, map(str, entries))) + sum(len(each) if isinstance(each, bytes) else 8 for each in values)
 
 
 # -------- parts of a model: scoring rules, weights, scores from the Gram matrix

@@ -1,4 +1,4 @@
-"""The disclosure record: the content of each message that leaves a party, in figures, and of those that arrive.
+"""The disclosure record: the content of each message that leaves a party, in figures, and of those that arrive; bytes.
 
 A party makes a `Disclosure` of every answer, refusals included, before it leaves, and hands it to its option
 `on_answer`. It has exact figures about the party and stays there.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -98,3 +98,42 @@ class Arrivals:
             sizes = [low, round(total / each.n), high]
             fields.append({"name": ", ".join(each.fields), "shape": shape, "bytes": sizes})
         return {"parties": self.parties, "fields": fields}
+
+
+def n_bytes(entries: Mapping[str, Any]) -> int:
+    """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
+    values = [value.encode(errors="replace") if isinstance(value, str) else value for value in entries.values()]
+    return sum(map(len, map(str, entries))) + sum(len(each) if isinstance(each, bytes) else 8 for each in values)
+
+
+@dataclass
+class Traffic:
+    """Bytes of one phase's requests and replies, arrays and entries, over all parties and rounds of a run."""
+
+    asked: int = 0
+    replied: int = 0
+    down: int = 0
+    up: int = 0
+    kind: str = ""  # of disclosure
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
+        """Note that so many parties get this."""
+        self.asked += n_parties
+        self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))
+
+    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
+        """Note a reply of one party."""
+        self.replied += 1
+        self.up += sum(map(len, tensors)) + n_bytes(metrics)
+
+    def add(self, answered: Traffic, arrivals: Arrivals) -> None:
+        """Add the replies of an exchange."""
+        self.replied += answered.replied
+        self.up += answered.up
+        self.arrivals += arrivals
+
+    @property
+    def per_party(self) -> dict[str, int]:
+        """Bytes up (from a party) and down (to it), on average."""
+        return {"up": round(self.up / max(self.replied, 1)), "down": round(self.down / max(self.asked, 1))}

@@ -9,10 +9,45 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.model import probability_metrics as figures
+from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.metrics import summary
-from flwr_flynn.model.score_histograms import N_SUMS, above_floor
+from flwr_flynn.model.metrics import N_SUMS, above_floor, summary
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.schema import Schema
+
+OTHER, MISSING = "(other)", "(missing)"
+"""Names of the subgroups of no level."""
+
+
+def subgroup_names(features: Any, column: str) -> tuple[str, ...]:
+    """Names of the subgroups by a column; () where it is no category of a schema."""
+    found = _found(features, column)
+    return () if found is None else (*found[0].levels, OTHER, MISSING)
+
+
+def subgroup_codes(features: Any, column: str, X: Any) -> npt.NDArray[np.int64]:
+    """Index of each sample among `subgroup_names`, (n,) int64, from the numbers of the rows."""
+    found = _found(features, column)
+    assert found is not None  # else there are no names
+    category, first = found
+    n_levels = len(category.levels)
+    numbers = np.asarray(X[:, first : first + category.width])
+    is_level = numbers[:, :n_levels] > 0
+    codes = np.where(is_level.any(axis=1), is_level.argmax(axis=1) if n_levels else 0, n_levels)
+    if category.gaps:
+        codes[numbers[:, -1] > 0] = n_levels + 1
+    return codes.astype(np.int64, copy=False)
+
+
+def _found(features: Any, name: str) -> tuple[Column, int] | None:
+    """The category of this name, and the index of its first number."""
+    first = 0
+    for column in features.columns if isinstance(features, Schema) else ():
+        if column.name == name:
+            return (column, first) if column.kind == "category" else None
+        first += column.width
+    return None
+
 
 Array = npt.NDArray[Any]
 
@@ -45,14 +80,14 @@ class Result(NamedTuple):
     right: int  # samples that the model gets right
     own_right: int  # those that the party's own copy does
     n_examples: int
-    figures: dict[str, Any] | None = None  # see `figures.summary`; None below the floor, and of parties beyond 1000
+    figures: dict[str, Any] | None = None  # see `metrics.overall`; None below the floor, and of parties beyond 1000
 
 
 def of_party(statistic: Tables, n_before: int) -> Result:
     """The result of a party, after those of so many others."""
     shared, own, _, *scores = statistic.tables
     has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
-    found = figures.summary(scores[0], scores[1]) if has_figures else None
+    found = figures.overall(scores[0], scores[1]) if has_figures else None
     return Result(int(np.trace(shared)), int(np.trace(own)), int(shared.sum()), found)
 
 
@@ -67,7 +102,7 @@ def evaluated(
     """Figures from the sum of the answers, and results by party, by name; None without samples.
 
     They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
-    of `model.probability_metrics`, by party and by subgroup as well, where classes have at least `least` samples.
+    of `model.metrics`, by party and by subgroup as well, where classes have at least `least` samples.
     """
     if not total.tables[0].any():
         return None
@@ -81,12 +116,12 @@ def evaluated(
     found = None
     if scores and scores[1][0]:
         entries = by_group(scores, ["", *groups])
-        levels = [{"level": name, **figures.summary(table, sums)} for table, sums, name in entries[1:] if sums[0]]
+        levels = [{"level": name, **figures.overall(table, sums)} for table, sums, name in entries[1:] if sums[0]]
         shown = [{"name": name, **part.figures} for name, part in parts.items() if part.figures]
         found = {
             "examples": int(scores[1][0]),
             "resolution": figures.resolution(scores[0]),
-            "overall": figures.summary(scores[0], scores[1]),
+            "overall": figures.overall(scores[0], scores[1]),
             "classes": figures.by_class(scores[0], labels),
             "parties": sorted(shown, key=lambda each: (each["accuracy"], each["name"])),
             "groups": {"column": group, "levels": levels} if group else None,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.evaluation_result import subgroup_names
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
-from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
-from flwr_flynn.model.score_histograms import N_LEVELS
+from flwr_flynn.model.metrics import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
@@ -50,43 +50,6 @@ def conflicts(
 
 _OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
 """Options that stand for settings of other names."""
-
-
-class PlannedPhase(Protocol):
-    """The part of a `federated.phase.Phase` that options look at."""
-
-    @property
-    def name(self) -> str:
-        """Key of its result in the state."""
-
-    @property
-    def is_counting(self) -> bool:
-        """True for the counting."""
-
-
-class RunOptionsDict(TypedDict, total=False):
-    """`RunOptions` as keywords of a strategy."""
-
-    spec: HashSpec | Sequence[HashSpec] | HashPlan
-    classes: Sequence[Label]
-    min_parties: int
-    max_examples_per_party: int | None
-    decay: float | str
-    rule: str
-    feature_names: Sequence[str] | Schema | None
-    learn_schema: bool
-    mechanism: Mechanism | None
-    federation: Federation | None
-    purpose: str
-    identify: Identify
-    secure_bound: int | None
-    fraction_evaluate: float | None
-    distribute: bool
-    group_column: str
-    accept_failures: bool
-    gram: int | None
-    phases: Sequence[PlannedPhase] | None
-    on_phase: Callable[[Any], object] | None
 
 
 @dataclass(frozen=True)
@@ -171,7 +134,7 @@ class RunOptions:
     group_column: str = ""
     accept_failures: bool = True
     gram: int | None = None
-    phases: Sequence[PlannedPhase] | None = None
+    phases: Sequence[Any] | None = None
     on_phase: Callable[[Any], object] | None = None
     run_spec: RunSpec = field(init=False)
 

@@ -25,10 +25,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from flwr_flynn._text import clean
+from flwr_flynn._markup import clean
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.disclosure import Disclosure, SentArray
+from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes
 from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
 from flwr_flynn.federated.permissions import SampleAccess, log
 from flwr_flynn.federated.permissions import Samples as Samples
@@ -133,7 +133,7 @@ def _disclosure(
         digest.update(tensor)
         fields = contents[i].fields if i < len(contents) else ("",)
         arrays.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
-    others = {name: codec.n_bytes({name: value}) for name, value in answer.metrics.items()}
+    others = {name: n_bytes({name: value}) for name, value in answer.metrics.items()}
     kind = NOTHING if told is None else told.discloses
     return Disclosure(
         time=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -33,9 +33,8 @@ from flwr_flynn.federated.private_rows import (
     inputs_of,
 )
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
-from flwr_flynn.federated.raw_tables import elsewhere, prepared
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Codes, Features, labelled
+from flwr_flynn.federated.samples import Codes, Features, elsewhere, labelled, prepared
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
@@ -45,8 +44,8 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.noisy_rounds import clipped_gradient, weights_sha256
 from flwr_flynn.privacy import GaussianRounds, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.privacy.mechanism import SeededNoise
 from flwr_flynn.privacy.release_policy import unseeded
-from flwr_flynn.privacy.samplers import SeededNoise
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 

@@ -24,32 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import (
-    columns,
-    counts,
-    evaluation,
-    gram,
-    noisy_refinement,
-    secure_columns,
-    selection,
-    table_schema,
-)
+from flwr_flynn.federated.phases import columns, counts, evaluation, gram, noisy_refinement, selection, table_schema
 from flwr_flynn.federated.protocol import TRAIN
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
-    if options.phases is not None:
-        own = cast(Sequence[Phase], options.phases)
-        entries = [(phase, True) for phase in own]
-    else:
-        entries = _entries(options)
+    entries = [(phase, True) for phase in options.phases] if options.phases is not None else _entries(options)
     plan = [phase for phase, is_included in entries if is_included]
     if options.run_spec.is_secure and options.purpose == "train":
         clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]
@@ -67,7 +53,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     is_secure, is_planned = options.run_spec.is_secure, options.plan is not None
     before = [
         (table_schema.SCHEMA, options.learn_schema),
-        *((phase, is_planned) for phase in (secure_columns.BINS if is_secure else [columns.COLUMNS])),
+        *((phase, is_planned) for phase in (columns.BINS if is_secure else [columns.COLUMNS])),
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),

@@ -150,7 +150,6 @@ class Answer:
 
 def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Our config entries beside the user's, none of which may begin as ours do."""
-    reserved = sorted(str(name) for name in users if str(name).startswith(PREFIX))
-    if reserved:
+    if reserved := sorted(str(name) for name in users if str(name).startswith(PREFIX)):
         raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5]))
     return {**users, **ours}

@@ -14,21 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import __version__
-from flwr_flynn._text import clean
+from flwr_flynn._markup import clean
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
+from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
+from flwr_flynn.federated.outcome import federation_of, member_indices, model_of, run_html
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text
-from flwr_flynn.federated.run_html import run_html
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
-from flwr_flynn.federated.traffic import Traffic
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 if TYPE_CHECKING:
@@ -171,8 +170,7 @@ class Run:
 
         `drops_arrays` lets go of their arrays, so that memory does not grow with the replies.
         """
-        ask = self._asked
-        if ask is None:
+        if (ask := self._asked) is None:
             return
         phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
         replies = [reply for reply in replies if reply.cid in asked]  # others are ignored
@@ -195,8 +193,7 @@ class Run:
         `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
         changed.
         """
-        ask = self._asked
-        if ask is None:
+        if (ask := self._asked) is None:
             return None
         is_first = self._batch is None
         self.receive(replies)

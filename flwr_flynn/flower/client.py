@@ -113,14 +113,8 @@ class FlyNNClient(NumPyClient):
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
-        given |= {
-            "leaves": leaves,
-            "previous": previous,
-            "response_seconds": response_seconds,
-            "on_model": on_model,
-            "on_answer": on_answer,
-            "member": member,
-        }
+        given |= {"leaves": leaves, "previous": previous, "response_seconds": response_seconds}
+        given |= {"on_model": on_model, "on_answer": on_answer, "member": member}
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress)

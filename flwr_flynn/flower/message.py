@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.client import Client
@@ -37,7 +37,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
@@ -95,7 +95,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_metrics_aggr_fn: AggregationFn | None = None,
         action: str = _DEFAULT,
         nodes_at_a_time: int = 1000,
-        **options: Unpack[RunOptionsDict],
+        **options: Any,
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
@@ -131,15 +131,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
             return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
 
-        result = super().start(
-            cast(Grid, _BatchedGrid(grid, self)),
-            self.arrays if self.run.is_specified else ArrayRecord(),
-            self.num_rounds if num_rounds is None else num_rounds,
-            timeout,
-            train_config,
-            evaluate_config,
-            None if evaluate_fn is None else evaluate,
-        )
+        batched = cast(Grid, _BatchedGrid(grid, self))
+        arrays = self.arrays if self.run.is_specified else ArrayRecord()
+        rounds = self.num_rounds if num_rounds is None else num_rounds
+        own = None if evaluate_fn is None else evaluate
+        result = super().start(batched, arrays, rounds, timeout, train_config, evaluate_config, own)
         # Flower's arrays are the sums for all specs.
         result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
         return result
@@ -166,8 +162,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Add the confusion matrices, or make the selection."""
         received = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
-        metrics = self._add_evaluate(*received)
-        if metrics is None:
+        if (metrics := self._add_evaluate(*received)) is None:
             return None
         return MetricRecord({name: each for name, each in metrics.items() if not isinstance(each, str)})
 

@@ -35,14 +35,14 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
-from flwr_flynn._text import clean
+from flwr_flynn._markup import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import NO_REPLY
 from flwr_flynn.federated.run_spec import LARGEST_BOUND, LEAST_PARTIES, MODULUS, bound_for, check_bound, room
-from flwr_flynn.flower.compat import Workflow
-from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.records import Workflow
+from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.privacy import Mechanism
 
 LEAST_THRESHOLD = 0.67
@@ -93,8 +93,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
 def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
     """Refuse to send counts that would not be masked, or that SecAgg+ was not set up for."""
-    masked = _masked.get()
-    if masked is None:
+    if (masked := _masked.get()) is None:
         raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
     clipped, threshold = masked
     if clipped != bound:
@@ -184,14 +183,8 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     number = type(threshold) is int and threshold >= LEAST_PARTIES
     if not number and (isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1):
         raise ConfigError("threshold", f"a number of parties, or a share from {LEAST_THRESHOLD} to 1", threshold)
-    protocol = _Protocol(
-        1.0,
-        threshold if number else float(threshold),
-        max_weight=1.0,
-        clipping_range=float(bound),
-        quantization_range=2 * bound,
-        timeout=timeout or None,
-    )
+    exact: Any = {"max_weight": 1.0, "clipping_range": float(bound), "quantization_range": 2 * bound}
+    protocol = _Protocol(1.0, threshold if number else float(threshold), **exact, timeout=timeout or None)
 
     def fit(grid: Grid, context: Context) -> None:
         strategy: Any = cast(LegacyContext, context).strategy

@@ -17,7 +17,7 @@ from flwr.server.workflow import DefaultWorkflow
 from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid
 
-from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow as secure_workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 
@@ -83,8 +83,7 @@ class _ReadableGrid:
         request = by_node.get(reply.metadata.src_node_id)
         if reply.has_error():
             # Errors that the SuperLink makes for a lost party name the request, and not the party.
-            request = by_id.get(reply.metadata.reply_to_message_id, request)
-            if request is None:
+            if (request := by_id.get(reply.metadata.reply_to_message_id, request)) is None:
                 return True  # Flower reports it without a sender
             reason = str(reply.error.reason)
         elif request is None:

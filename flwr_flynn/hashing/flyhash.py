@@ -19,10 +19,9 @@ from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, chunk_size, dense
 from flwr_flynn.hashing.graded import grades, lifting_matrix
-from flwr_flynn.hashing.philox import draw_rows, draw_signs, draw_weighted_rows
+from flwr_flynn.hashing.philox import TriangleFeatures, draw_rows, draw_signs, draw_weighted_rows
 from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.hashing.wave_features import TriangleFeatures
 
 Array = npt.NDArray[Any]
 

@@ -40,7 +40,7 @@ class HashSpec:
     center, scale : sequence of n_features finite floats, optional
         Public vectors. A sample enters the hash as (x - center) * scale. Every scale is positive (not in the paper).
     n_waves : int, default=0
-        Wave features between sample and lifting matrix, see `hashing.wave_features`; 0 for none (not in the paper).
+        Wave features between sample and lifting matrix, see `hashing.philox`; 0 for none (not in the paper).
     wave_frequency : float, default=0.0
         Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
     coding : {"", "bumps", "steps"}, default=""
@@ -170,11 +170,9 @@ class HashSpec:
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        unknown = sorted(str(name)[:40] for name in set(values) - known)
-        if unknown:
+        if unknown := sorted(str(name)[:40] for name in set(values) - known):
             raise SpecError("spec", f"the fields {', '.join(sorted(known))}", f"unknown {', '.join(unknown[:5])}")
-        missing = sorted(required - set(values))
-        if missing:
+        if missing := sorted(required - set(values)):
             raise SpecError("spec", f"the fields {', '.join(sorted(required))}", f"none named {', '.join(missing)}")
         return cls(**values)
 

@@ -207,14 +207,9 @@ class HashPlan:
         self, kind: _Coded, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None
     ) -> HashSpec:
         row_nnz = min(kind.row_nnz, self.n_features * kind.n_codes // 2) if self.row_nnz is None else self.row_nnz
-        return HashSpec.suggest(
-            **self._sizes | {"row_nnz": row_nnz},
-            signed=self.signed is not False,
-            coding=kind.coding,
-            n_codes=kind.n_codes,
-            edges=tuple(map(tuple, edges.tolist())),
-            row_weights=weights,
-        )
+        coded: dict[str, Any] = {"coding": kind.coding, "n_codes": kind.n_codes, "row_weights": weights}
+        coded |= {"row_nnz": row_nnz, "edges": tuple(map(tuple, edges.tolist()))}
+        return HashSpec.suggest(**self._sizes | coded, signed=self.signed is not False)
 
     @property
     def _sizes(self) -> dict[str, Any]:
@@ -304,8 +299,7 @@ def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
 
 def candidate_scorings(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[ScoringRule]:
     """Scorings to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
-    given = given_scoring(rule, decay)
-    if given is not None:
+    if (given := given_scoring(rule, decay)) is not None:
         return [given]
     return [ScoringRule(rule, gamma) for gamma in decay_grid(counts, rule)]
 

@@ -275,8 +275,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         mine, theirs = self.model_.members, other.model_.members
         if len(mine) != len(theirs):
             raise SpecError("merge", f"{len(mine)} members in both models", len(theirs))
-        fields = [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]
-        if fields:
+        if fields := [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]:
             raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
         if self.model_.schema != other.model_.schema:
             raise DataError("merge", "equal schemas", "schemas that differ")

@@ -40,12 +40,11 @@ from flwr_flynn.model.gram_scoring import (
     responses,
     share_of,
 )
-from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, MAX_LOSS, TEMPERATURES
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, MOST_THREADS, solve
-from flwr_flynn.model.scoring import Scores
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.scoring import TEMPERATURES, Scores
+from flwr_flynn.model.selection import LOSS_UNIT, MAX_LOSS, N_LEFT_OUT, kept
 
 LARGEST_PRODUCT = LEVELS**2
 """Largest product of two responses of a sample."""
@@ -195,13 +194,10 @@ class GramFit:
         for each in rounded:
             reached = (totals.astype(object) @ each.astype(object)).tolist()  # Python integers: beyond int64
             bias.append([(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)])
+        parts = found.directions.T / DIRECTION_UNIT, mean / MEAN_UNIT
+        directions, middle = (np.rint(each).astype(np.int32) for each in parts)
         leverage = LeverageModel(
-            np.rint(found.directions.T / DIRECTION_UNIT).astype(np.int32),
-            np.rint(mean / MEAN_UNIT).astype(np.int32),
-            found.eigenvalues,
-            found.residual,
-            found.strengths,
-            found.residual_leverage,
+            directions, middle, found.eigenvalues, found.residual, found.strengths, found.residual_leverage
         )
         return cls(rounded.astype(np.int32), np.array(bias, np.int64), matrix.n_per_class, leverage)
 
@@ -306,8 +302,7 @@ class LearnedGram:
         matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
         fit, left_out = GramFit.of(matrix, n_jobs), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
         tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-        scoring = fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)
-        if scoring is None:
+        if (scoring := fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)) is None:
             return None
         return cls(matrix, scoring, [np.array_equal(each, scoring.weights) for each in fit.weights].index(True))
 

@@ -23,9 +23,8 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
 from flwr_flynn.model.portable import exp, log
-from flwr_flynn.model.scoring import Scores
+from flwr_flynn.model.scoring import TEMPERATURES, Scores
 
 Table = npt.NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,6 @@ class ModelMember:
         """Temperature of the scoring, or the suggested one where none was chosen."""
         chosen = self.scoring.temperature
         return SUGGESTED_TEMPERATURE if chosen is None else chosen
-
-    @property
-    def calibrated(self) -> ScoringRule:
-        """ScoringRule with `temperature`."""
-        return replace(self.scoring, temperature=self.temperature)
 
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
@@ -331,8 +326,7 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
     array = np.asarray(names, dtype=object)
     if array.shape != (n_features,):
         raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")
-    kinds = sorted({type(name).__name__ for name in array if not isinstance(name, str)})
-    if kinds:
+    if kinds := sorted({type(name).__name__ for name in array if not isinstance(name, str)}):
         raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
     return tuple(array.tolist())
 
@@ -354,7 +348,6 @@ def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
     order = np.argsort(classes)
     indices = np.searchsorted(classes, y, sorter=order)
     codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
-    unknown = int((classes[codes] != y).sum())
-    if unknown:
+    if unknown := int((classes[codes] != y).sum()):
         raise DataError("y", f"labels among the {len(classes)} classes", f"{unknown} of {len(y)} that are not")
     return codes

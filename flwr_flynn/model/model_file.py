@@ -46,26 +46,12 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         "feature_names": _names_to_json(model),
         "guarantee": model.guarantee,
         "refined": model.refined is not None,
-        "members": [
-            {
-                "spec": member.spec.to_dict(),
-                "fingerprint": member.counts.spec_fingerprint,
-                "rule": member.scoring.rule,
-                "decay": member.scoring.decay,
-                "temperature": member.scoring.temperature,
-                "weight": member.weight,
-                "noise": [release.to_dict() for release in member.counts.noise],
-            }
-            for member in model.members
-        ],
-        "gram": None
-        if gram is None
-        else {
-            "specs": [spec.to_dict() for spec in gram.specs],
-            "fingerprints": [flynn_hash(spec).fingerprint for spec in gram.specs],
-            **gram.figures,
-        },
+        "members": [_member_header(member) for member in model.members],
+        "gram": None,
     }
+    if gram is not None:
+        prints = [flynn_hash(spec).fingerprint for spec in gram.specs]
+        header["gram"] = {"specs": [spec.to_dict() for spec in gram.specs], "fingerprints": prints, **gram.figures}
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -176,7 +162,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     model = Model(
         tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
         classes,
-        _names_from_json(header["feature_names"]),
+        Schema.from_dict(names) if isinstance(names := header["feature_names"], dict) else names,
         header["guarantee"],
         weights.pop(0).astype(np.int32) if refined else None,
         priors[0] if priors else None,
@@ -214,6 +200,12 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
         ScoringRule(values["rule"], values["decay"], values["temperature"]),
         values["weight"],
     )
+
+
+def _member_header(member: ModelMember) -> dict[str, Any]:
+    scoring = {name: getattr(member.scoring, name) for name in ("rule", "decay", "temperature")}
+    rest = {"weight": member.weight, "noise": [release.to_dict() for release in member.counts.noise]}
+    return {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **scoring, **rest}
 
 
 def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:
@@ -263,10 +255,6 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 def _names_to_json(model: Model) -> Any:
     names = model.feature_names
     return names.to_dict() if isinstance(names, Schema) else None if names is None else list(names)
-
-
-def _names_from_json(names: Any) -> Any:
-    return Schema.from_dict(names) if isinstance(names, dict) else names
 
 
 def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:

@@ -24,16 +24,9 @@ def model_html(model: Model, *parts: Any, title: str = "FlyNN model") -> str:
     ]
     columns = "member", "rows", "winners", "decay", "weight"
     shown = class_bars(labels, sizes) if sizes is not None else [tag("p", ", ".join(labels[:_MOST]))]
-    return tag(
-        "div",
-        tag("style", Markup(STYLE)),
-        tag("p", tag("b", title), tag("br"), said, model.guarantee or "No privacy guarantee."),
-        shown,
-        table("Members", columns, rows),
-        *parts,
-        class_="flynn",
-        style="max-width:40rem",
-    )
+    head = tag("p", tag("b", title), tag("br"), said, model.guarantee or "No privacy guarantee.")
+    body = tag("style", Markup(STYLE)), head, shown, table("Members", columns, rows)
+    return tag("div", *body, *parts, class_="flynn", style="max-width:40rem")
 
 
 def class_bars(labels: Sequence[str], sizes: Sequence[int]) -> list[Markup]:

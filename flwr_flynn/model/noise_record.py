@@ -103,8 +103,7 @@ def combine(mine: Noise, theirs: Noise, sign: int) -> Noise:
 def add_noise(total: dict[str, Release], noise: Noise, sign: int) -> None:
     """Add noise to a record by name, in place, as `combine` does, in a time that does not depend on its size."""
     for release in noise:
-        known = total.get(release.name)
-        if known is None:
+        if (known := total.get(release.name)) is None:
             total[release.name] = replace(release, times=sign * release.times)
         elif (known.variance, known.selected) != (release.variance, release.selected):
             expected = f"variance {known.variance} and selected {known.selected} as before"

@@ -183,9 +183,6 @@ class PredictionMixin:
             if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
                 raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
             prior = np.minimum(log_softmax(np.log(values)), 0.0)
-        return self._with(prior)
-
-    def _with(self, prior: Floats | None) -> Self:
         changed = copy(self)
         changed.model_ = replace(self.model_, prior=prior)
         return changed
@@ -247,8 +244,7 @@ def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
     bad = _per_column(X)
     labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
     named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
-    expected = "finite numbers"
-    raise DataError("X", expected, f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
+    raise DataError("X", "finite numbers", f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
 
 
 def _per_column(X: Any) -> npt.NDArray[np.int64]:

@@ -41,6 +41,7 @@ Sizes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 Scores = npt.NDArray[np.float64]
 Active = npt.NDArray[np.int32]
 
+TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))  # candidates, T = 33; roots are exact everywhere
 RULES = ("balanced", "novelty")
 
 SUGGESTED_TEMPERATURE = 0.2

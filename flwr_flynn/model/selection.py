@@ -2,27 +2,267 @@
 
 `fit_members` makes the choice for samples in one place from the `leave_one_out_tables` of a single party, so that it
 equals the federated choice by construction.
+
+Taking a sample out of class y changes C[y] at its active bits, n_y, and through n_mean the exponents of all classes
+alike. The tables for that are the same for all samples of classes that keep a sample. A sample that is alone in its
+class empties it, which changes n_mean differently, and so gets tables of its own. Every sum is that of the retrained
+model, in the same order: predictions are equal, given the hash. (Its centre and scale were learned from all samples.)
+
+Subsamples are by content: the same samples are in it, however they are split over parties. A sample is kept if a hash
+of its values is small enough, a sum over the values that are not zero, so that sparse and dense forms of a sample have
+the same one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+from numba import njit
 
-from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.errors import CountsError, DataError
+from flwr_flynn.hashing.batching import batches
+from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.leave_one_out_scores import TEMPERATURES, Table, leave_one_out_tables
+from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import falling_weight
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.scoring import (
+    TEMPERATURES,
+    Active,
+    Scores,
+    ScoreTable,
+    ScoringRule,
+    blocks,
+    falling_weight,
+    log_odds,
+    mean_size,
+)
+
+N_LEFT_OUT = 4096
+"""Samples, about, that are left out in turn: as many of each class as there are."""
+
+_BATCH = 2**20  # values at a time
+
+
+def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDArray[np.bool_]:
+    """Choose about `n_samples` samples, as many of each class as there are: a mask, (n,) bool.
+
+    `n_per_class`, (L,), are the class sizes of all parties together; small classes are kept whole.
+    """
+    filled = max(int((n_per_class > 0).sum()), 1)
+    shares = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
+    if (shares[n_per_class > 0] == 1.0).all():
+        return np.ones(len(y), np.bool_)
+    mask = np.zeros(len(y), np.bool_)
+    step = max(1, _BATCH // max(X.shape[1], 1))
+    for first in range(0, len(y), step):
+        mask[first : first + step] = content_shares(X[first : first + step]) < shares[y[first : first + step]]
+    return mask
+
+
+def batches_of_kept(
+    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int, most: int = 2**12
+) -> Iterator[npt.NDArray[np.intp]]:
+    """Indices of the samples that `kept` chooses, at most `most` at a time: few, where samples are long.
+
+    A server that announces small classes has all samples of a party chosen, which are not to be copied at once.
+    """
+    chosen = np.flatnonzero(kept(X, y, n_per_class, n_samples))
+    step = min(most, max(16, _BATCH // 8 // max(X.shape[1], 1)))
+    for first in range(0, len(chosen), step):
+        yield chosen[first : first + step]
+
+
+def content_shares(X: Any) -> npt.NDArray[np.float64]:
+    """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
+    if sp.issparse(X):
+        rows = sp.csr_array(X)
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        sums = np.zeros(rows.shape[0], np.uint64)
+        of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        _add(rows.data.astype(np.float64), rows.indices.astype(np.int64), of_row, sums)
+    else:
+        values = np.ascontiguousarray(X, np.float64)
+        sums = np.zeros(len(values), np.uint64)
+        _add_dense(values, sums)
+    shares: npt.NDArray[np.float64] = _mixed(sums)
+    return shares
+
+
+@njit(nogil=True, cache=True)
+def _mix(word):  # type: ignore[no-untyped-def]
+    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def _term(bits, column):  # type: ignore[no-untyped-def]
+    return _mix(_mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits))
+
+
+@njit(nogil=True, cache=True)
+def _add(values, columns, of_row, sums):  # type: ignore[no-untyped-def]
+    """Add the term of each value to the sum of its row."""
+    bits = values.view(np.uint64)
+    for k in range(len(values)):
+        if values[k] != 0.0:
+            sums[of_row[k]] += _term(bits[k], columns[k])
+
+
+@njit(nogil=True, cache=True)
+def _add_dense(values, sums):  # type: ignore[no-untyped-def]
+    """Add the terms of each row to its sum."""
+    bits = values.view(np.uint64)
+    for p in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            if values[p, j] != 0.0:
+                sums[p] += _term(bits[p, j], j)
+
+
+@njit(nogil=True, cache=True)
+def _mixed(sums):  # type: ignore[no-untyped-def]
+    out = np.empty(len(sums))
+    for p in range(len(sums)):
+        word = sums[p] + np.uint64(0x9E3779B97F4A7C15)  # a sample of zeros, whose sum is 0, would always be kept
+        out[p] = np.float64(_mix(word) >> np.uint64(11)) * 2.0**-53
+    return out
+
+
+Table = npt.NDArray[np.int64]
+
+MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
+LOSS_UNIT = 2.0**-20  # of log-losses in tables: integers, so that sums over parties are exact
+HELD = 2**22  # active bits hashed at a time
+
+
+class LeaveOneOutTables(NamedTuple):
+    """Leave-one-out results of K candidates on some samples. Tables of disjoint samples add.
+
+    `correct`, (K, L) int64: samples of each class that are classified correctly. `log_losses`, (K, T) int64: summed
+    log-loss at each of `TEMPERATURES` in units of `LOSS_UNIT`; all 0 where they were not asked for.
+    """
+
+    correct: Table
+    log_losses: Table
+
+
+def leave_one_out_tables(
+    counts: ClassCounts,
+    batches: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
+    candidates: Sequence[ScoringRule],
+    with_losses: bool = True,
+) -> LeaveOneOutTables:
+    """Tables of one party for its batches of active bits, (n, rho), and class indices, (n,).
+
+    The counts contain these samples, and those of other parties perhaps; a `DataError` if they cannot, a `CountsError`
+    for noisy counts. Without losses it is much faster.
+    """
+    correct = np.zeros((len(candidates), counts.n_classes), np.int64)
+    log_losses = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
+    for active, y in batches:
+        for k, true, scores in left_out_scores(counts, active, y, candidates):
+            correct[k] += np.bincount(true[scores.argmax(axis=1) == true], minlength=counts.n_classes)
+            if with_losses:
+                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz), true)
+    return LeaveOneOutTables(correct, log_losses)
+
+
+def hashed_batches(
+    hasher: FlyHash,
+    X: Any,
+    y: npt.NDArray[np.int64],
+    n_jobs: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[tuple[Active, npt.NDArray[np.int64]]]:
+    """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
+    for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
+        yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
+        if progress is not None:
+            progress(len(y[rows]))
+
+
+def left_out_scores(
+    counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike, candidates: Sequence[ScoringRule]
+) -> Iterator[tuple[int, Table, Scores]]:
+    """Leave-one-out scores by blocks: candidate index, class indices, (b,) int64, scores, (b, L) float64.
+
+    Scores are -inf for a class without samples, and equal where the left-out sample is the only one of all. The order
+    of the samples is not that of `y`.
+    """
+    bits, labels = _counted_samples(counts, active, y)
+    array, sizes = counts.array, counts.n_per_class
+    alone = sizes[labels] == 1
+    empty = sizes == 0
+    for empties in (False, True):
+        samples = np.flatnonzero(alone == empties)
+        if len(samples) == 0:
+            continue
+        if empties and (~empty).sum() == 1:  # nothing is left; the first class wins by the rule on ties
+            for k in range(len(candidates)):
+                yield k, labels[samples], np.zeros((len(samples), counts.n_classes))
+            continue
+        mean = mean_size(sizes, taken=1, empties=int(empties))
+        for k, candidate in enumerate(candidates):
+            table = ScoreTable(array, sizes, mean, candidate, with_own=True)
+            for part in blocks(len(samples), counts.n_classes):
+                true = labels[samples[part]]
+                scores = table.scores(bits[samples[part]], true)
+                scores[:, empty] = -np.inf
+                if empties:
+                    scores[np.arange(len(true)), true] = -np.inf
+                yield k, true, scores
+
+
+def _log_losses(odds: Scores, true: Table) -> Table:
+    """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64, in units of `LOSS_UNIT`.
+
+    Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones.
+    """
+    sums = np.zeros(len(TEMPERATURES), np.int64)
+    _add_losses(odds, true, np.array(TEMPERATURES), sums)
+    return sums
+
+
+@njit(nogil=True, cache=True)
+def _add_losses(odds, true, temperatures, sums):  # type: ignore[no-untyped-def]
+    """Add the log-loss of each sample to the sum of each temperature."""
+    for p in range(odds.shape[0]):
+        row = odds[p]
+        highest = row.max()
+        for t in range(len(temperatures)):
+            total = 0.0
+            for label in range(len(row)):
+                total += exp((row[label] - highest) / temperatures[t])
+            loss = log(total) - (row[true[p]] - highest) / temperatures[t]
+            sums[t] += np.int64(np.rint(min(loss, MAX_LOSS) / LOSS_UNIT))
+
+
+def _counted_samples(counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Active, Table]:
+    """Check that samples can be in the counts; return their active bits and class indices."""
+    if counts.noise:
+        raise CountsError("leave_one_out", "counts without noise", f"{len(counts.noise)} releases in them")
+    bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
+    labels = class_indices(y, len(bits), counts.n_classes)
+    for label in range(counts.n_classes):
+        own = bits[labels == label]
+        if len(own) > counts.n_per_class[label]:
+            raise DataError("active, y", "samples that are in the counts", f"too many of class {label}")
+        if (counts.array[label, own] == 0).any():
+            raise DataError("active, y", "samples that are in the counts", f"bits without a count in class {label}")
+    return bits, labels
+
 
 _LEAST_WEIGHT = 1 / 16  # of the best
 
@@ -49,7 +289,7 @@ def fit_members(
     """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
 
     Of many samples some are left out, by the content of their rows. Where none is
-    (`subsample.kept` may keep none of many equal ones), scorings have no temperature.
+    (`kept` may keep none of many equal ones), scorings have no temperature.
 
     Returns
     -------

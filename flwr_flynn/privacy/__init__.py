@@ -32,8 +32,8 @@ from flwr_flynn.privacy.noise_mechanisms import (
     SimulatedRelease,
     TopTLaplace,
     mechanism_from_dict,
+    suggest_spec,
 )
-from flwr_flynn.privacy.sizing import suggest_spec
 
 __all__ = [
     "MECHANISMS",

@@ -13,8 +13,7 @@ from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.noisy_rounds import gradient_bound
 from flwr_flynn.privacy import accounting
-from flwr_flynn.privacy.mechanism import Mechanism
-from flwr_flynn.privacy.samplers import Sampler
+from flwr_flynn.privacy.mechanism import Mechanism, Sampler
 
 MOST_ROUNDS = 200
 MOST_HONEST = 10**6

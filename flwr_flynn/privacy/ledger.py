@@ -54,8 +54,8 @@ from flwr_flynn._files import settle
 from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
-from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.privacy.ledger_folder import LEDGER, OWN, LedgerFolder, write
+from flwr_flynn.privacy.ledger_format import LedgerFile
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
 from flwr_flynn.privacy.release_policy import Cost, Policy, total_cost

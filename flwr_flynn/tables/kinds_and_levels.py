@@ -14,7 +14,7 @@ from typing import Any
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.column import MOST_LEVELS, Column, is_nameable
+from flwr_flynn.tables.column_encoding import MOST_LEVELS, Column, is_nameable
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
 from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, missing, needs_table
 

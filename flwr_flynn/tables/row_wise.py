@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, moment_of, series_values
 

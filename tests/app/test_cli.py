@@ -17,11 +17,10 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.data import csv_texts
+from flwr_flynn.app.data import csv_file
 from flwr_flynn.app.data.opened import opened
-from flwr_flynn.tables.column import Column
-from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.schema_file import read_schema, to_toml
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from tests.app.report.example import metrics
 from tests.docs.pages import ROOT, blocks, text_of
 
@@ -174,7 +173,7 @@ def predictions(text: str) -> list[list[str]]:
 def test_predict_finds_columns_by_name_and_ignores_others(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_texts, "BLOCK", 512)
+    monkeypatch.setattr(csv_file, "BLOCK", 512)
     model = plain_model(["a", "b"])
     X = np.random.default_rng(1).normal(size=(60, 2)).round(3) + 1.5
     lines = [f"{b:.3f},words,{a:.3f}" for a, b in X]

@@ -15,8 +15,7 @@ from flwr_flynn import FlyNNStrategy, secagg
 from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_plan import n_rounds, private_plan, run_mechanism, training_plan
-from flwr_flynn.app.shared_noise import SharedNoise
+from flwr_flynn.app.run_plan import SharedNoise, n_rounds, private_plan, run_mechanism, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace

@@ -31,7 +31,7 @@ from flwr_flynn.federated.federation_file import main as show
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, points

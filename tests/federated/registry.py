@@ -9,11 +9,10 @@ import numpy as np
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party, Samples
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
-from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.request import Request, RunRequest

@@ -32,7 +32,7 @@ from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points, with_spec
 from tests.memory import traced

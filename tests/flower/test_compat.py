@@ -11,7 +11,7 @@ import pytest
 import flwr_flynn
 from flwr_flynn import message
 from flwr_flynn.flower import client as clients
-from flwr_flynn.flower import compat
+from flwr_flynn.flower import records
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, counting, points
 
 
@@ -23,7 +23,7 @@ def strategy() -> flwr_flynn.FlyNNStrategy:
 def test_a_newer_flower_than_was_tested_is_told_once(
     installed: str, warns: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compat, "version", lambda package: installed)
+    monkeypatch.setattr(records, "version", lambda package: installed)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         strategy().initialize_parameters(None)
     told = [record.getMessage() for record in caplog.records]
@@ -41,7 +41,7 @@ def test_a_party_logs_the_version_and_the_place_of_the_package_once(caplog: pyte
 
 
 def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
-    assert not compat.is_simulated(object())
+    assert not records.is_simulated(object())
 
 
 def test_parties_of_another_version_decline_and_the_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

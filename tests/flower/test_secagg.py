@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.client_app import UnreadyClient
-from flwr_flynn.app.shared_noise import SharedNoise
+from flwr_flynn.app.run_plan import SharedNoise
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
@@ -32,7 +32,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy

@@ -13,8 +13,7 @@ from sklearn.model_selection import cross_val_score
 
 from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.philox import draw_waves
-from flwr_flynn.hashing.wave_features import TriangleFeatures
+from flwr_flynn.hashing.philox import TriangleFeatures, draw_waves
 from tests import oracle
 from tests.raising import raises
 

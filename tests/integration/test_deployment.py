@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.data.datasets import held_out, load_dataset
 from flwr_flynn.federated.federation_file import Federation
 from tests.docs.pages import blocks
 

@@ -24,6 +24,7 @@ def observed(request, context, call_next):
     """Write down the size of a reply on its way, beside the party's record, as the outermost mod."""
     import json, pathlib
     from flwr_flynn.federated import codec
+    from flwr_flynn.federated.disclosure import n_bytes
     reply = call_next(request, context)
     content = reply.content
     kind = "fitres" if "fitres.metrics" in content.config_records else "evaluateres"
@@ -31,7 +32,7 @@ def observed(request, context, call_next):
     joined = metrics.pop("flynn-statistic", b"")
     arrays = [array.data for each in content.array_records.values() for array in each.values()]
     arrays = codec.split(joined) if joined else arrays
-    line = {"bytes": sum(map(len, arrays)) + codec.n_bytes(metrics), "refused": metrics.get("flynn-refused")}
+    line = {"bytes": sum(map(len, arrays)) + n_bytes(metrics), "refused": metrics.get("flynn-refused")}
     path = pathlib.Path(context.node_config["record-path"]).with_suffix(".seen")
     with path.open("a") as file:
         file.write(json.dumps(line) + chr(10))

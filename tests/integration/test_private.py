@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.data.datasets import held_out, load_dataset
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 

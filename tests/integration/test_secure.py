@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.data.datasets import held_out, load_dataset
 
 from .conftest import Deployment, Flower
 

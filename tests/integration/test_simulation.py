@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.data.datasets import held_out, load_dataset
 from tests.docs.pages import blocks
 
 from .conftest import Flower

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier, HashSpec
-from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.data.datasets import held_out
 from tests.docs.pages import blocks
 
 from .conftest import ROOT, Flower, free_ports

@@ -30,9 +30,8 @@ from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
 from flwr_flynn.model import prediction
 from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.scoring import RULES
+from flwr_flynn.model.scoring import RULES, TEMPERATURES
 from tests import oracle
 from tests.raising import raises
 from tests.strategies import cases

@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 from scipy.stats import chi2_contingency
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.federated.phases.secure_columns import MOST_BINS, SPLITS
+from flwr_flynn.federated.phases.columns import MOST_BINS, SPLITS
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, keys_of, values_of
 from flwr_flynn.model import column_cells
 from flwr_flynn.model.column_histograms import ColumnHistograms

@@ -17,8 +17,8 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.model.candidates import decay_grid, suggest_decay
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.leave_one_out_scores import left_out_scores
 from flwr_flynn.model.scoring import ScoringRule, class_scores
+from flwr_flynn.model.selection import left_out_scores
 from tests import oracle
 from tests.raising import raises
 

@@ -22,7 +22,8 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.gram import GRAM_TEMPERATURES, GramFit, GramMatrix, LearnedGram, gram_specs
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, GramScoring, checked_gram_specs, responses
-from flwr_flynn.model.leave_one_out_scores import LOSS_UNIT, TEMPERATURES
+from flwr_flynn.model.scoring import TEMPERATURES
+from flwr_flynn.model.selection import LOSS_UNIT
 from tests.raising import raises
 
 X, Y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1)

@@ -10,10 +10,10 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError
-from flwr_flynn.model import leave_one_out_scores as leave_one_out
 from flwr_flynn.model import scoring as scoring_module
-from flwr_flynn.model.leave_one_out_scores import TEMPERATURES, hashed_batches, leave_one_out_tables, left_out_scores
-from flwr_flynn.model.scoring import RULES, ScoringRule, class_scores, log_odds
+from flwr_flynn.model import selection as leave_one_out
+from flwr_flynn.model.scoring import RULES, TEMPERATURES, ScoringRule, class_scores, log_odds
+from flwr_flynn.model.selection import hashed_batches, leave_one_out_tables, left_out_scores
 from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
 

@@ -16,9 +16,9 @@ from numpy.testing import assert_array_equal
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import CountsError
 from flwr_flynn.model.candidates import decay_grid, suggest_decay
-from flwr_flynn.model.leave_one_out_scores import leave_one_out_tables
 from flwr_flynn.model.noise_record import Release, combine, denoised, release_name, variance
 from flwr_flynn.model.scoring import ScoringRule, class_novelty, class_scores
+from flwr_flynn.model.selection import leave_one_out_tables
 from tests.raising import raises
 
 FINGERPRINT = 64 * "0"

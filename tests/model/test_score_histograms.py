@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, confusion_matrix, log_loss, roc_auc_score
 
-from flwr_flynn.model import probability_metrics as figures
-from flwr_flynn.model.score_histograms import CENTRES, EDGES, MAX_LOSS, N_LEVELS, N_SUMS, UNIT, above_floor, scored
+from flwr_flynn.model import metrics as figures
+from flwr_flynn.model.metrics import CENTRES, EDGES, MAX_LOSS, N_LEVELS, N_SUMS, UNIT, above_floor, scored
 from simulations.figures import by_sklearn, coverage
 
 
@@ -72,7 +72,7 @@ def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(n: int
 def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(n_classes: int, spread: float) -> None:
     p, true = probabilities(3000, n_classes, spread=spread)
     found, sums = scored(p, true, p.argmax(axis=1))
-    overall, expected = figures.summary(found, sums), by_sklearn(true, p)
+    overall, expected = figures.overall(found, sums), by_sklearn(true, p)
     assert overall["examples"] == 3000
     assert overall["accuracy"][0] == (p.argmax(axis=1) == true).mean()
     assert abs(overall["auroc"][0] - expected["auroc"]) <= figures.resolution(found) + 1e-12
@@ -90,7 +90,7 @@ def test_figures_of_rounded_probabilities_are_exact() -> None:
     p, true = probabilities(500, 2)
     rounded = CENTRES[np.searchsorted(EDGES, p[:, 1], side="right")]
     found, sums = scored(np.stack([1 - rounded, rounded], axis=1), true, (rounded > 0.5).astype(int))
-    overall, (_, positive) = figures.summary(found, sums), figures.by_class(found, ["a", "b"])
+    overall, (_, positive) = figures.overall(found, sums), figures.by_class(found, ["a", "b"])
     assert overall["auroc"][0] == pytest.approx(roc_auc_score(true, rounded), abs=1e-12)
     assert overall["auprc"][0] == pytest.approx(average_precision_score(true, rounded), abs=1e-12)
     assert overall["brier"][0] == pytest.approx(brier_score_loss(true, rounded), abs=1e-6)
@@ -112,14 +112,14 @@ def test_figures_of_rounded_probabilities_are_exact() -> None:
 def test_figures_without_a_meaning_are_none() -> None:
     p, true = probabilities(20, 2)
     found, sums = scored(p[true == 1], true[true == 1], p[true == 1].argmax(axis=1))
-    overall = figures.summary(found, sums)
+    overall = figures.overall(found, sums)
     assert overall["auroc"] is overall["auprc"] is overall["calibration_slope"] is None
     assert overall["accuracy"] is not None
-    nobody = figures.summary(np.zeros((4, N_LEVELS), np.int64), np.zeros(N_SUMS, np.int64))
+    nobody = figures.overall(np.zeros((4, N_LEVELS), np.int64), np.zeros(N_SUMS, np.int64))
     assert {value for name, value in nobody.items() if name != "examples"} == {None}
     apart = np.zeros((4, N_LEVELS), np.int64)
     apart[[0, 3], [0, -1]] = apart[[1, 2], [-1, 0]] = 30
-    perfect = figures.summary(apart[[2, 1, 2, 1]], np.array([60, 60, 0, 0, 0, 0]))
+    perfect = figures.overall(apart[[2, 1, 2, 1]], np.array([60, 60, 0, 0, 0, 0]))
     assert perfect["auroc"][0] == perfect["auroc"][2] == 1.0
     assert 0.85 < perfect["auroc"][1] < 1
     assert perfect["calibration_slope"] is None  # of any steepness

@@ -17,9 +17,16 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model import selection
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.leave_one_out_scores import TEMPERATURES, hashed_batches, leave_one_out_tables
-from flwr_flynn.model.selection import Choice, best_temperature, choose, fit_members
-from flwr_flynn.model.subsample import kept
+from flwr_flynn.model.scoring import TEMPERATURES
+from flwr_flynn.model.selection import (
+    Choice,
+    best_temperature,
+    choose,
+    fit_members,
+    hashed_batches,
+    kept,
+    leave_one_out_tables,
+)
 
 X, Y = load_iris(return_X_y=True)
 SPECS = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
-from flwr_flynn.model import subsample
-from flwr_flynn.model.subsample import batches_of_kept, content_shares, kept
+from flwr_flynn.model import selection
+from flwr_flynn.model.selection import batches_of_kept, content_shares, kept
 
 WORD = 2**64
 ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(allow_nan=False, allow_infinity=False)
@@ -84,7 +84,7 @@ def test_every_split_keeps_the_same_samples(seed, n_samples):
 def test_batches_do_not_show(monkeypatch):
     X, y = pool([300, 40, 7])
     expected = kept(X, y, np.array([300, 40, 7]), 60)
-    monkeypatch.setattr(subsample, "_BATCH", 12)
+    monkeypatch.setattr(selection, "_BATCH", 12)
     assert_array_equal(kept(X, y, np.array([300, 40, 7]), 60), expected)
 
 

@@ -26,14 +26,14 @@ from flwr_flynn.privacy import (
     GaussianCounts,
     LaplaceCounts,
     SimulatedRelease,
-    ledger_file,
     ledger_folder,
+    ledger_format,
+    mechanism,
     release_policy,
-    samplers,
 )
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.ledger_file import LedgerFile
+from flwr_flynn.privacy.ledger_format import LedgerFile
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 2, "n_classes": 2}
@@ -235,7 +235,7 @@ def forge(change):
         content = json.loads((path / "ledger.json").read_text())
         content["entries"] = change(content["entries"])
         del content["sha256"]
-        content["sha256"] = ledger_file.digest_of(content)
+        content["sha256"] = ledger_format.digest_of(content)
         (path / "ledger.json").write_text(json.dumps(content))
         with suppress(TypeError, KeyError):
             ledger = LedgerFile(content["composition"], content["delta"], content["data_path"], content["entries"])
@@ -567,7 +567,7 @@ def test_noise_that_cannot_be_drawn_is_found_before_the_charge(path, monkeypatch
     def missing(*_):
         raise MissingExtraError("opendp")
 
-    monkeypatch.setattr(samplers, "privacy_extra", missing)
+    monkeypatch.setattr(mechanism, "privacy_extra", missing)
     with pytest.raises(MissingExtraError):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
     assert not open_budget(path).is_begun

@@ -27,7 +27,7 @@ from flwr_flynn.privacy import (
     mechanism_from_dict,
 )
 from flwr_flynn.privacy.accounting import rounded_up, shown_bound
-from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
+from flwr_flynn.privacy.mechanism import OpenDPNoise, SeededNoise
 from tests import audit
 from tests.fakes import HASHER
 from tests.raising import raises

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.column import Column, is_nameable
-from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.schema_file import LARGEST, parsed, read_schema, to_toml
+from flwr_flynn.tables.column_encoding import Column, is_nameable
+from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
 from tests.raising import raises
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)

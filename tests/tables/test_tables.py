@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError, SchemaError
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import ColumnSummary, TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
-from flwr_flynn.app.data.layout import by_name
+from flwr_flynn.app.data.table_file import by_name
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.table import as_name, needs_table
 

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._text import clean
-from flwr_flynn.app.data.csv_file import CsvFile
-from flwr_flynn.app.data.csv_texts import header_of
-from flwr_flynn.app.data.dialect import Dialect, detected
+from flwr_flynn._markup import clean
+from flwr_flynn.app.data.csv_file import CsvFile, header_of
+from flwr_flynn.app.data.dialect import ENDINGS, Dialect, check_shapes, detected, ending, unreadable
 from flwr_flynn.app.data.held_out import HeldOut, array_keys
 from flwr_flynn.app.data.npz import npz_names, read_npz
-from flwr_flynn.app.data.parquet import opened_parquet, parquet_columns
-from flwr_flynn.app.data.parquet_file import ParquetFile
-from flwr_flynn.app.data.readers import ENDINGS, check_shapes, ending, unreadable
+from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.schema import Schema

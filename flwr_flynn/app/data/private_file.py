@@ -17,11 +17,11 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.app.data.dialect import check_shapes, ending, objects, unreadable
 from flwr_flynn.app.data.held_out import HeldOut, array_keys, keys_of_ids, keys_of_texts, keys_of_values
-from flwr_flynn.app.data.layout import Layout
 from flwr_flynn.app.data.npz import read_npz
-from flwr_flynn.app.data.parquet import arrow_column, opened_parquet, parquet_columns
-from flwr_flynn.app.data.readers import check_shapes, ending, objects, unreadable
+from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parquet_columns
+from flwr_flynn.app.data.table_file import Layout
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.tables.table import Table

@@ -1,8 +1,9 @@
-"""A party's share of samples, in memory or in files without a name."""
+"""A party's share of samples, in memory or in files without a name, and its labels."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import IO, Any
@@ -10,13 +11,51 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.labels import coded_labels, labels_of
+from flwr_flynn.app.data.dialect import objects
 from flwr_flynn.app.data.table_file import TableFile
-from flwr_flynn.errors import DataError
+from flwr_flynn.app.settings_parser import whole_numbers
+from flwr_flynn.errors import DataError, with_rows
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
+
+_WIDEST = 256  # bytes of a label in an array of NumPy
+_LONGEST = 1024  # characters, as in a list of classes
+
+
+def labels_of(classes: Sequence[str | int], codes: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """The label of every code."""
+    labels = np.asarray(classes)
+    # In a text type of NumPy each label is as wide as the longest.
+    return (labels if labels.dtype.itemsize <= _WIDEST else objects(classes))[codes]
+
+
+def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.NDArray[np.int64]]:
+    """The different labels of a file in their order, and the index of each row's among them."""
+    if y.dtype.kind == "f":
+        if n_missing := int((~np.isfinite(y)).sum()):
+            raise with_rows(DataError(name, "a label in each row", "rows without one"), f"{n_missing} rows")
+        if (y == np.floor(y)).all():
+            if (np.abs(y) >= 2**63).any():
+                raise DataError(name, "labels within int64", "labels beyond")
+            y = y.astype(np.int64)
+    if y.dtype.kind in "iu":
+        values, codes = np.unique(y, return_inverse=True)
+        return values.tolist(), codes.astype(np.int64).reshape(-1)
+    index: dict[Any, int] = {}
+    codes = np.fromiter((index.setdefault(label, len(index)) for label in y.tolist()), np.int64, len(y))
+    if any(isinstance(label, bytes) for label in index):
+        raise DataError(name, "strings or integers as labels", "bytes")
+    texts = [str(label) for label in index]
+    if longest := sum(len(text) > _LONGEST for text in texts):
+        error = DataError(name, f"labels of at most {_LONGEST} characters", "some that are longer")
+        raise with_rows(error, f"{longest} labels")
+    found = whole_numbers(texts)
+    labels: list[Any] = sorted(set(texts if found is None else found))
+    place = {label: code for code, label in enumerate(labels)}
+    return labels, np.array([place[label] for label in (texts if found is None else found)], np.int64)[codes]
+
 
 LARGE = 2**28
 """Bytes of a file's numbers above which they are in files without a name."""

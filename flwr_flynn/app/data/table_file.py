@@ -18,7 +18,61 @@ import numpy.typing as npt
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.held_out import HeldOut, keys_of_ids
 from flwr_flynn.errors import DataError, with_names, with_rows
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import Table, as_name, with_columns
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table by their use."""
+
+    label: int | None
+    group: int | None
+    order: list[int]
+    names: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, columns: Sequence[str], label: str | None, group: str, features: Sequence[str]) -> Layout:
+        """The layout of a file's columns: the features asked for, or every column but the label and the group.
+
+        None is a file whose labels are not read.
+        """
+        columns, features = [*map(as_name, columns)], [*map(as_name, features)]
+        label, group = label and as_name(label), as_name(group)
+        if n_same := len(columns) - len(set(columns)):
+            raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
+        if not columns:
+            raise DataError(name, "a first line with the names of the columns", "none")
+        for column in (label, group):
+            if column and column not in columns:
+                error = DataError(name, f"a column {column!r}", f"{len(columns)} others")
+                raise with_columns(error, columns, [column])
+        rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
+        others = [columns[index] for index in rest]
+        order, left_out = by_name(others, features or others, name)
+        chosen = [rest[index] for index in order]
+        label_at, group_at = (columns.index(name) if name else None for name in (label, group))
+        return cls(label_at, group_at, chosen, tuple(columns[index] for index in chosen), left_out)
+
+
+def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple[list[int], tuple[str, ...]]:
+    """Indices of a run's features among the columns of a file, and the names of the other columns."""
+    indices: dict[str, list[int]] = {name: [] for name in wanted}
+    if len(indices) < len(wanted):
+        raise DataError(source, "features of different names", f"{len(wanted) - len(indices)} of the run's again")
+    for index, name in enumerate(columns):
+        if name in indices:
+            indices[name].append(index)
+    for trouble, bad in (
+        ("are not", [name for name in wanted if not indices[name]]),
+        ("stand more than once", [name for name in wanted if len(indices[name]) > 1]),
+    ):
+        if bad:
+            expected = f"each of the run's {len(wanted)} features once"
+            got = f"{len(bad)} that {trouble} among {len(columns)} columns: {listed([name[:60] for name in bad])}"
+            raise with_columns(DataError(source, expected, got), columns, bad)
+    return [indices[name][0] for name in wanted], tuple(name for name in columns if name not in indices)
+
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
@@ -86,6 +140,11 @@ class TableFile(ABC):
         """True unless all features are numbers without gaps."""
         return any(report.kind != "number" or report.gaps for report in self.reports)
 
+    @property
+    def all_names(self) -> Features:
+        """Names of the features, or their numbers."""
+        return self.names or tuple(map(str, range(len(self.reports))))
+
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         kinds = [(sum(report.kind == kind for report in self.reports), kind) for kind in ("number", "category", "date")]
@@ -102,7 +161,8 @@ class TableFile(ABC):
             expected = "as many fields in each row as in the header"
             raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
         if self.n_unlabelled:
-            raise with_rows(unlabelled(self.name), f"{self.n_unlabelled} rows")
+            error = DataError(self.name, "a label in each row", "rows without one")
+            raise with_rows(error, f"{self.n_unlabelled} rows")
         reports = enumerate(self.reports)
         if unread := {index: self.n_rows for index, report in reports if not report.kind}:
             raise self.error("numbers, texts or dates", "others", unread)
@@ -125,9 +185,8 @@ class TableFile(ABC):
 
     def tables(self) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
         """The rows as tables, with their labels and the mask of those held out, some at a time."""
-        names = self.names or tuple(map(str, range(len(self.reports))))
         for batch in self.batches():
-            yield batch.table(names, self.is_named), batch.labels, batch.test
+            yield batch.table(self.all_names, self.is_named), batch.labels, batch.test
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
         """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
@@ -154,13 +213,8 @@ class TableFile(ABC):
         all_groups, test = np.concatenate(groups) if has_groups else None, np.concatenate(tests)
         if not needs_table:
             return X, y, all_groups, test
-        names = self.names or tuple(map(str, range(len(self.reports))))
-        return Batch([np.concatenate(part) for part in parts], y).table(names, self.is_named), y, all_groups, test
-
-
-def unlabelled(name: str) -> DataError:
-    """The error about rows without a label."""
-    return DataError(name, "a label in each row", "rows without one")
+        columns = [np.concatenate(part) for part in parts]
+        return Batch(columns, y).table(self.all_names, self.is_named), y, all_groups, test
 
 
 def _shown(name: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.row_wise import TRUTHS
 from flwr_flynn.tables.table import as_level, level_of
 

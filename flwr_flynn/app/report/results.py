@@ -18,7 +18,7 @@ from flwr_flynn.app.report.sections import (
     quantiles,
     sentence,
 )
-from flwr_flynn.model.probability_metrics import share
+from flwr_flynn.model.metrics import share
 
 NAMES = {
     "auroc": "AUROC",
@@ -96,13 +96,7 @@ def scores(report: Report) -> Parts:
     found = [sentence(said), table("Figures over all parties", ("figure", "value"), rows)]
     classes = figures["classes"][:MOST_CLASSES]
     by_class = [
-        (
-            each["label"],
-            each["examples"],
-            with_interval(each["auroc"]),
-            with_interval(each["auprc"]),
-            *_calibration(each),
-        )
+        (each["label"], each["examples"], *map(with_interval, (each["auroc"], each["auprc"])), *_calibration(each))
         for each in classes
     ]
     rates = [

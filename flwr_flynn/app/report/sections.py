@@ -65,7 +65,9 @@ def participation(report: Report) -> Parts:
         found.append(table("Parties that were left out", ("party", "step", "reason"), rows[:MOST_ROWS]))
         found += [left_out(len(rows), "reasons")]
     if parties:
-        listed = [(each["name"], each["examples"], _size(each["bytes"]), each["seconds"]) for each in parties]
+        sent = [NONE if each["bytes"] is None else in_bytes(each["bytes"]) for each in parties]
+        pairs = zip(parties, sent, strict=True)
+        listed = [(each["name"], each["examples"], size, each["seconds"]) for each, size in pairs]
         columns = "party", "samples", "bytes sent", "seconds"
         shown = table("Parties that took part", columns, listed[:MOST_ROWS])
         found.append(more("Parties that took part", shown, left_out(len(parties), "parties")))
@@ -292,7 +294,3 @@ def _typed(value: Any) -> str:
     parts = value.split('"') if isinstance(value, str) else [value]
     typed = [json.dumps(part, ensure_ascii=False) for part in parts]
     return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"' if isinstance(value, str) else typed[0]
-
-
-def _size(n: int | None) -> str:
-    return NONE if n is None else in_bytes(n)

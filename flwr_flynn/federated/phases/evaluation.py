@@ -1,7 +1,7 @@
 """Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out.
 
 An answer has the confusion matrix, histograms of the predicted probabilities, and sums of scores, see
-`model.score_histograms`; with a `group` the latter for the samples of each of its levels, too. A party does
+`model.metrics`; with a `group` the latter for the samples of each of its levels, too. A party does
 not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
 few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
 
@@ -21,13 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._text import clean
+from flwr_flynn._markup import clean
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.disclosure import Content
-from flwr_flynn.federated.evaluation_result import Evaluation, by_group, evaluated, of_party
+from flwr_flynn.federated.evaluation_result import (
+    Evaluation,
+    by_group,
+    evaluated,
+    of_party,
+    subgroup_codes,
+    subgroup_names,
+)
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes, contents, of_arrays, to_arrays
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
@@ -50,12 +57,10 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.request import Request, RunRequest, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.model.class_prior import predicted
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.metrics import confusion
+from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion, scored
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.score_histograms import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, scored
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 _CONTENT = "confusion matrices, and histograms and sums of the probabilities, of held-out samples"
@@ -341,20 +346,8 @@ def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> Run
 
 
 EVALUATION = Phase(
-    "evaluation",
-    EVALUATE,
-    _request,
-    _fold,
-    collect=partial(collect_each, keep=of_party),
-    audience=PRESENT,
-    content=_CONTENT,
+    "evaluation", EVALUATE, _request, _fold, partial(collect_each, keep=of_party), audience=PRESENT, content=_CONTENT
 )
 SECURE_EVALUATION = Phase(
-    "secure evaluation",
-    TRAIN,
-    _secure_request,
-    _fold_summed,
-    collect=collect_secure,
-    audience=COUNTED,
-    content=_CONTENT,
+    "secure evaluation", TRAIN, _secure_request, _fold_summed, collect_secure, audience=COUNTED, content=_CONTENT
 )

@@ -43,7 +43,7 @@ from flwr_flynn.model.gram import (
 )
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring, checked_gram_specs
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
-from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
+from flwr_flynn.model.selection import N_LEFT_OUT, batches_of_kept
 
 LARGEST_COLUMN = max(round(1 / DIRECTION_UNIT), round(LEVELS / MEAN_UNIT)) + 1
 """Largest magnitude of an entry of a direction, and of a mean response, as integers."""
@@ -286,15 +286,8 @@ def summed(state: RunState) -> frozenset[str]:
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-GRAM = Phase(
-    "gram",
-    EVALUATE,
-    _ask,
-    _solve,
-    audience=COUNTED,
-    resumes_at=("selection",),
-    content="products of the samples' hashes with each other, and their sums by class",
-)
+_PRODUCTS = "products of the samples' hashes with each other, and their sums by class"
+GRAM = Phase("gram", EVALUATE, _ask, _solve, audience=COUNTED, resumes_at=("selection",), content=_PRODUCTS)
 GRAM_EVALUATION = Phase(
     "gram evaluation",
     EVALUATE,

@@ -145,15 +145,5 @@ def _name(number: int) -> str:
 def noisy_refinements(run: RunSpec) -> list[Phase]:
     """The phases of a run's rounds; none without such a mechanism."""
     n_rounds = 0 if run.mechanism is None else run.mechanism.n_rounds
-    return [
-        Phase(
-            _name(number),
-            EVALUATE,
-            partial(_ask, number=number),
-            partial(_fold, number=number),
-            audience=COUNTED,
-            resumes_at=(_name(1),),
-            content="a sum of clipped gradients",
-        )
-        for number in range(1, n_rounds + 1)
-    ]
+    make = partial(Phase, audience=COUNTED, resumes_at=(_name(1),), content="a sum of clipped gradients")
+    return [make(_name(n), EVALUATE, partial(_ask, number=n), partial(_fold, number=n)) for n in range(1, n_rounds + 1)]

@@ -4,7 +4,7 @@ Every counted party gets the sums of the counts and the candidates. Its answer h
 number of its training samples that the model trained without the sample classifies correctly (the diagonal of the
 leave-one-out confusion matrix), and the log-losses at each of `TEMPERATURES`, which calibrate the model. Added up they
 are those of the pooled samples. Of very many samples some are left out in turn, chosen by their content
-(`model.subsample`); the answer has their number, too.
+(`model.selection`); the answer has their number, too.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, 
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
-from flwr_flynn.model.leave_one_out_scores import (
-    LOSS_UNIT,
-    MAX_LOSS,
-    TEMPERATURES,
-    hashed_batches,
-    leave_one_out_tables,
-)
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.model.selection import Choice, best_temperature, choose
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.scoring import TEMPERATURES, ScoringRule
+from flwr_flynn.model.selection import (
+    LOSS_UNIT,
+    MAX_LOSS,
+    N_LEFT_OUT,
+    Choice,
+    best_temperature,
+    choose,
+    hashed_batches,
+    kept,
+    leave_one_out_tables,
+)
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"

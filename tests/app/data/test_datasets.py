@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.partition import deal, held_out, splitmix64
+from flwr_flynn.app.data.datasets import deal, held_out, splitmix64
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import PARTITIONERS

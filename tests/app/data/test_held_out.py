@@ -13,7 +13,7 @@ from flwr_flynn.app.data.held_out import HeldOut, keys_of_ids, keys_of_values
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.app.data.private import private_share
 

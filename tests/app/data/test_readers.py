@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data.csv_texts import CHUNK
+from flwr_flynn.app.data.csv_file import CHUNK
 from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.app.data.private_file import private_file

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data import csv_texts, share
+from flwr_flynn.app.data import csv_file, share
 from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
@@ -21,7 +21,7 @@ from flwr_flynn.app.data.share import counted
 from flwr_flynn.app.data.values import Texts, date_of, number_of
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
@@ -39,7 +39,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def csv_file(folder: Path, text: str | bytes, name: str = "mine.csv") -> Path:
+def written(folder: Path, text: str | bytes, name: str = "mine.csv") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
@@ -63,7 +63,7 @@ EXCEL = "Größe;Datum;Stadt;label\r\n1,75;31.01.2024;Köln;ja\r\n;01.02.2024 08
 def test_an_export_of_excel_is_read_with_nothing_set(
     encoding: str, reader: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = NodeConfig(data_path=str(csv_file(tmp_path, EXCEL.encode(encoding))), test_fraction=0.0)
+    node = NodeConfig(data_path=str(written(tmp_path, EXCEL.encode(encoding))), test_fraction=0.0)
     with caplog.at_level(logging.INFO):
         found = own_share(node)
     assert found.X.names == ("Größe", "Datum", "Stadt")
@@ -83,7 +83,7 @@ def test_an_export_of_excel_is_read_with_nothing_set(
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_separators_are_detected(separator: str, reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, "a,b,label\n1,2.5,x y\n3,4.5,z\n".replace(",", separator))
+    path = written(tmp_path, "a,b,label\n1,2.5,x y\n3,4.5,z\n".replace(",", separator))
     assert detected(path) == Dialect(separator, ".", "utf-8")
     assert load_dataset(str(path)).X.tolist() == [[1, 2.5], [3, 4.5]]
 
@@ -102,7 +102,7 @@ def test_separators_are_detected(separator: str, reader: str, tmp_path: Path) ->
     ],
 )
 def test_hard_dialects(text: str, separator: str, decimal: str, tmp_path: Path) -> None:
-    found = detected(csv_file(tmp_path, text))
+    found = detected(written(tmp_path, text))
     assert (found.separator, found.decimal) == (separator, decimal)
 
 
@@ -121,7 +121,7 @@ def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
             if read is private_share
             else '" age\n(years) ",Gro\u0308\u00dfe, label'
         )
-        csv_file(tmp_path, f"{header}\n1,3, x\n2,4, y\n")
+        written(tmp_path, f"{header}\n1,3, x\n2,4, y\n")
     else:
         pandas = pytest.importorskip("pandas")
         pandas.DataFrame([[1, 3, "x"], [2, 4, "y"]], columns=own).to_parquet(path)
@@ -136,7 +136,7 @@ def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
 
 
 def test_settings_of_the_node_win(reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
+    path = written(tmp_path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
     given = {"separator": "pipe", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
     node = NodeConfig.parse({"data-path": str(path), "test-fraction": 0.0, "date-format": "mm/dd/yyyy"} | given)
     table = own_share(node).X
@@ -167,7 +167,7 @@ def test_an_encoding_that_shows_behind_the_head_is_found(
     reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flwr_flynn.app.data.dialect._HEAD", 64)
-    path = csv_file(tmp_path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
+    path = written(tmp_path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
     with raises(DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"):
         opened(path, dialect=Dialect(encoding="utf-8"))
@@ -206,7 +206,7 @@ def test_an_encoding_that_shows_behind_the_head_is_found(
     ],
 )
 def test_the_kind_of_a_column(values: list[str], kind: str, expected: list[Any], reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, "a,b,label\n" + "".join(f'"{value}",u{index},x\n' for index, value in enumerate(values)))
+    path = written(tmp_path, "a,b,label\n" + "".join(f'"{value}",u{index},x\n' for index, value in enumerate(values)))
     table = table_of(path)
     assert table.kinds[0] == kind
     column = table.columns[0]
@@ -217,7 +217,7 @@ def test_the_kind_of_a_column(values: list[str], kind: str, expected: list[Any],
 
 
 def test_another_column_tells_that_the_month_is_first(reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, "a,b,label\n02/03/2024,12/31/2024,x\n")
+    path = written(tmp_path, "a,b,label\n02/03/2024,12/31/2024,x\n")
     assert [column.astype(str).tolist()[0][:10] for column in table_of(path).columns] == ["2024-02-03", "2024-12-31"]
 
 
@@ -226,11 +226,11 @@ def test_another_column_tells_that_the_month_is_first(reader: str, tmp_path: Pat
 def test_the_first_rows_do_not_decide_about_the_kind(
     first: str, last: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_texts, "CHUNK", 8)
-    monkeypatch.setattr(csv_texts, "BLOCK", 256)
+    monkeypatch.setattr(csv_file, "CHUNK", 8)
+    monkeypatch.setattr(csv_file, "BLOCK", 256)
     rows = [f"{first},{i},x\n" for i in range(200)]
-    forth = opened(csv_file(tmp_path, "a,b,label\n" + "".join([*rows, f"{last},0,x\n"])))
-    back = opened(csv_file(tmp_path, "a,b,label\n" + "".join([f"{last},0,x\n", *rows]), "back.csv"))
+    forth = opened(written(tmp_path, "a,b,label\n" + "".join([*rows, f"{last},0,x\n"])))
+    back = opened(written(tmp_path, "a,b,label\n" + "".join([f"{last},0,x\n", *rows]), "back.csv"))
     assert [each.kind for each in forth.reports] == [each.kind for each in back.reports]
     assert [each.dtype for each in forth.reports] == [each.dtype for each in back.reports]
     one, other = forth.whole()[0], back.whole()[0]
@@ -268,7 +268,7 @@ def test_both_readers_see_the_same_file(rows: list[tuple[str, str]], decimal: st
 @given(st.text(max_size=12), st.sampled_from([".", ","]))
 def test_arrow_takes_for_a_number_what_python_does(text: str, decimal: str) -> None:
     arrow = pytest.importorskip("pyarrow")
-    numbers = csv_texts.ArrowTexts(arrow.array([text])).numbers(Dialect(",", decimal))
+    numbers = csv_file.ArrowTexts(arrow.array([text])).numbers(Dialect(",", decimal))
     if numbers is not None:
         value = number_of(text, decimal)[0]
         assert (value is None) == bool(np.isnan(numbers[0]))
@@ -286,7 +286,7 @@ def test_dates_are_read_as_they_were_written(moment: Any, form: str) -> None:
 
 def test_integers_beyond_float64_stay_exact(reader: str, tmp_path: Path) -> None:
     big = 2**60 + 1
-    X = load_dataset(str(csv_file(tmp_path, f"a,label\n{big},x\n+5,y\n"))).X
+    X = load_dataset(str(written(tmp_path, f"a,label\n{big},x\n+5,y\n"))).X
     assert X.dtype == np.int64
     assert X.tolist() == [[big], [5]]
     assert Texts(["1", "x"]).integers() is None
@@ -300,7 +300,7 @@ SCHEMA_TEXT = "age,zip,day,label\n50,01,2024-01-05,x\n,1A,,y\n70,1,2024-03-05,x\
 
 
 def test_a_schema_keeps_texts_that_look_like_numbers(reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, SCHEMA_TEXT.replace("1A", "02"))
+    path = written(tmp_path, SCHEMA_TEXT.replace("1A", "02"))
     assert own_share(NodeConfig(data_path=str(path))).X.kinds == ("number", "number", "date")
     table = own_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema=SCHEMA).X
     assert table.names == SCHEMA.names
@@ -317,7 +317,7 @@ def test_a_schema_keeps_texts_that_look_like_numbers(reader: str, tmp_path: Path
 def test_values_of_another_kind_than_the_schema_s_are_counted(
     bad: tuple[str, str], expected: str, got: str, reader: str, tmp_path: Path
 ) -> None:
-    path = csv_file(tmp_path, SCHEMA_TEXT.replace(*bad))
+    path = written(tmp_path, SCHEMA_TEXT.replace(*bad))
     with raises(DataError, field="mine.csv", expected=expected, got=got):
         own_share(NodeConfig(data_path=str(path)), schema=SCHEMA)
 
@@ -325,14 +325,14 @@ def test_values_of_another_kind_than_the_schema_s_are_counted(
 def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
     reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_texts, "CHUNK", 16)
-    monkeypatch.setattr(csv_texts, "BLOCK", 512)
+    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(csv_file, "BLOCK", 512)
     rng = np.random.default_rng(0)
     rows = [
         f"{rng.integers(100) or ''},{rng.choice(['01', '1A', ''])},2024-01-{i % 28 + 1:02},c{i % 3}\n"
         for i in range(300)
     ]
-    node = NodeConfig(data_path=str(csv_file(tmp_path, "age,zip,day,label\n" + "".join(rows))), split_seed=3)
+    node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))), split_seed=3)
     whole = own_share(node, schema=SCHEMA)
     in_memory = encoded_share(node, SCHEMA)
     monkeypatch.setattr(share, "LARGE", 0)
@@ -359,13 +359,13 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(share, "LARGE", 0)
     monkeypatch.setattr(share.tempfile, "TemporaryFile", Full)
-    node = NodeConfig(data_path=str(csv_file(tmp_path, SCHEMA_TEXT)), test_fraction=0.0)
+    node = NodeConfig(data_path=str(written(tmp_path, SCHEMA_TEXT)), test_fraction=0.0)
     with raises(DataError, field="mine.csv", got="No space left on device"):
         encoded_share(node, SCHEMA)
 
 
 def test_the_summary_of_a_file_is_that_of_its_table(reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 3)
+    path = written(tmp_path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 3)
     for least in (1, 4):
         assert counted(opened(path)).told(least) == TableSummary.of(table_of(path), least)
 
@@ -449,7 +449,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_hostile_files_are_refused_with_a_clear_reason(
     content: bytes, expected: str, reader: str, tmp_path: Path
 ) -> None:
-    path = csv_file(tmp_path, content)
+    path = written(tmp_path, content)
     with raises(DataError, field="mine.csv", expected=expected) as caught:
         own_share(NodeConfig(data_path=str(path)), ("\x1b[31m",) if b"\x1b" in content else ())
     assert all(text.isprintable() for text in (str(caught.value), *getattr(caught.value, "__notes__", ())))
@@ -457,26 +457,26 @@ def test_hostile_files_are_refused_with_a_clear_reason(
 
 
 def test_a_quote_that_stays_open_for_long_is_refused(reader: str, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, b'a,b,label\n1,"x,y\n' + b"2,3,y\n" * 10**6)
+    path = written(tmp_path, b'a,b,label\n1,"x,y\n' + b"2,3,y\n" * 10**6)
     with raises(DataError, field="mine.csv"):
         own_share(NodeConfig(data_path=str(path)))
 
 
 def test_strange_files_that_are_tables_are_read(reader: str, tmp_path: Path) -> None:
     long = "x" * 100_000
-    table = table_of(csv_file(tmp_path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
+    table = table_of(written(tmp_path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
     assert table.columns[0].tolist() == [long, "y"]
     assert table.columns[1].tolist() == ["two lines", "\0"]
     wide = ",".join(f"c{i}" for i in range(5000))
     row = ",".join(["1"] * 5000)
-    assert load_dataset(str(csv_file(tmp_path, f"{wide},label\n{row},x\n"))).X.shape == (1, 5000)
-    assert load_dataset(str(csv_file(tmp_path, "a;b;label\n"))).X.shape == (0, 2)
-    assert load_dataset(str(csv_file(tmp_path, "a,label\r1,x\r2,y\r"))).X.tolist() == [[1], [2]]
+    assert load_dataset(str(written(tmp_path, f"{wide},label\n{row},x\n"))).X.shape == (1, 5000)
+    assert load_dataset(str(written(tmp_path, "a;b;label\n"))).X.shape == (0, 2)
+    assert load_dataset(str(written(tmp_path, "a,label\r1,x\r2,y\r"))).X.tolist() == [[1], [2]]
 
 
 def test_a_hundred_thousand_levels_take_bounded_memory(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    path = csv_file(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(10**5)))
+    path = written(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(10**5)))
     tracemalloc.start()
     found = opened(path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -488,7 +488,7 @@ def test_a_hundred_thousand_levels_take_bounded_memory(tmp_path: Path) -> None:
 
 
 def test_of_too_many_levels_those_of_one_row_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = csv_file(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 3)
+    path = written(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 3)
     for most, n_levels in ((101, 101), (100, 1)):
         monkeypatch.setattr("flwr_flynn.app.data.share._MOST_TEXTS", most)
         found = counted(opened(path)).columns["a"]

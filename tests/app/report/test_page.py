@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn._markup import figure, tag
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.report import content
-from flwr_flynn.app.report.page import SECTIONS, page
+from flwr_flynn.app.report.page import SECTIONS, page, read
 from flwr_flynn.errors import FlyNNError
 from tests.app.report.example import metrics
 
@@ -242,7 +241,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
     for path in (tmp_path / "metrics.json", tmp_path / "none", tmp_path):
         with pytest.raises(FlyNNError, match="expected"):
-            content.read(path)
+            read(path)
 
 
 def test_a_party_below_its_floor_has_its_accuracy_with_an_interval() -> None:

@@ -24,13 +24,11 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, Tables
-from flwr_flynn.model.metrics import scores
-from flwr_flynn.model.probability_metrics import summary
-from flwr_flynn.model.score_histograms import N_LEVELS, above_floor, scored
+from flwr_flynn.model.metrics import N_LEVELS, above_floor, overall, scored, scores
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.fakes import config_of, evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, refusal, replied, shares
@@ -521,7 +519,7 @@ def test_figures_of_subgroups_are_those_of_their_samples() -> None:
         inputs = SEX.encode(with_sex(chosen, sexes[chosen]))
         read = model.model_.scores(inputs)
         found = scored(model.model_.probabilities(read), Y[chosen], read.argmax(axis=1))
-        assert {"level": level, **summary(*found)} in groups["levels"]
+        assert {"level": level, **overall(*found)} in groups["levels"]
     assert len(groups["levels"]) == 4
 
 

@@ -29,8 +29,8 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, LearnedGram, gram_specs, memory_of_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
+from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
-from flwr_flynn.model.score_histograms import N_LEVELS, N_SUMS
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.runs import Exchange, in_process, refusal

@@ -29,8 +29,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.noisy_rounds import CENTRE, Descent, clipped_gradient, gradient_bound
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy, Released
-from flwr_flynn.privacy.mechanism import Mechanism
-from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
+from flwr_flynn.privacy.mechanism import Mechanism, OpenDPNoise, SeededNoise
 from tests import audit
 from tests.fakes import config_of
 from tests.federated.runs import DRIVERS, LABELS, NAMES, X, Y, refusal, replied, statistic_of

@@ -21,8 +21,7 @@ from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.leave_one_out_scores import TEMPERATURES
-from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.model.scoring import TEMPERATURES, ScoringRule
 from flwr_flynn.model.selection import Choice, fit_members
 from tests.federated.runs import (
     AUTO,

@@ -26,7 +26,7 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.column import Column
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
