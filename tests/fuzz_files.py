@@ -48,7 +48,7 @@ RUN_SEEDS: list[dict[str, Any]] = [
 ]
 NODE_SEEDS: list[dict[str, Any]] = [
     {"data-path": "a.csv", "label": "y", "party-id": "Ulm", "partition-id": 0, "num-partitions": 2},
-    {"data-path": "a.npz", "max-epsilon": 1.0, "max-delta": 1e-5, "state-path": "/a/b", "mechanisms": "laplace"},
+    {"data-path": "a.npz", "max-epsilon": 1.0, "max-delta": 1e-5, "state-path": "/a/b"},
 ]
 
 

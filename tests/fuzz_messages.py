@@ -28,7 +28,7 @@ from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
+from flwr_flynn.federated.protocol import EVALUATE, MEMBER, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
@@ -427,7 +427,7 @@ def counting(two: bool = True) -> Run:
     run = Run(RunOptions(spec, CLASSES, 2 if two else 1))
     assert run.ask(TRAIN, ["1"])
     counts = PAIRS[0] if two else (counts_of(X, Y),)
-    first = Reply("1", tensors(codec.encode(*counts)), counts[0].n_examples, {PARTY: "Basel"})
+    first = Reply("1", tensors(codec.encode(*counts)), counts[0].n_examples, {PARTY: "Basel", MEMBER: "its secret"})
     assert run.complete([first], Failures())
     assert [str(member) for member in run.counted.counted] == ["Basel"]
     return run
@@ -489,7 +489,8 @@ def use_columns_replies(given: list[Reply]) -> None:
 
 def use_leaving_replies(given: list[Reply]) -> None:
     """Nobody takes anything out of a sum but the very counts that were added."""
-    named = [Reply(each.cid, each.tensors, each.n_examples, {**each.metrics, PARTY: "Basel"}) for each in given]
+    shown = {PARTY: "Basel", MEMBER: "its secret"}
+    named = [Reply(each.cid, each.tensors, each.n_examples, {**each.metrics, **shown}) for each in given]
     batch = LEAVING.checked(named)
     assert list(batch.taken_out.values()) == [0]
     assert batch.total.parts[0] == ClassCounts.zeros(HASHER, 3)

@@ -24,7 +24,7 @@ PRIVATE = {"noisy", "noisy refinement", "model"}
 
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
-OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction", "split-seed")
+OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction")
 OTHERS += ("memory-limit", "min-examples", "class-prior", "held-out-key", "member-path")
 """Keys that change nothing about who gets an answer."""
 
@@ -36,7 +36,7 @@ DEPLOYED = {
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
     **{f"policy, {key}": PRIVATE for key in (*OTHERS, "gram", "composition", "response-seconds")},
-    **{f"policy, {key}": {"model"} for key in ("mechanisms", "neighbours", "records-per-person", "secure, leave")},
+    **{f"policy, {key}": {"model"} for key in ("neighbours", "records-per-person", "secure, leave")},
     "policy, secure": {"secure share", "secure noisy refinement", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},

@@ -121,7 +121,6 @@ def _policy(options: RunOptions) -> list[Question]:
         ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),
         ("max_delta", noise.delta, "at least, likewise"),
         ("state_path", None, "the site's own folder for the record of its private answers"),
-        ("mechanisms", noise.kind, "among them"),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
     ]

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
-from flwr_flynn.app.run_settings import MAX_SEED
 from flwr_flynn.app.settings_parser import Settings, as_setting, entries, in_json, setting
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
+from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.release_policy import COMPOSITIONS
 
@@ -67,9 +66,6 @@ class NodeConfig(Settings):
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
-    split_seed: int = setting(
-        0, "seed of the held-out rule; with `max-epsilon` a secret at `state-path`", low=0, high=MAX_SEED
-    )
     held_out_key: str = setting(
         "",
         "column of ids, such as patients, by which rows are held out: those of one id together, and a corrected cell "
@@ -107,7 +103,6 @@ class NodeConfig(Settings):
         False, "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before"
     )
     state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
-    mechanisms: str = _of_policy("gaussian, gaussian-rounds, laplace, top-t", "mechanisms that are allowed")
     neighbours: str = _of_policy(
         "add-remove", "least protection of an answer; `replace-one` is the stronger", choices=NEIGHBOURS
     )
@@ -173,17 +168,13 @@ class NodeConfig(Settings):
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""
-        kinds = [kind.strip() for kind in self.mechanisms.split(",")]
-        if unknown := [kind for kind in kinds if kind not in MECHANISMS]:
-            raise self.refused("mechanisms", f"some of {', '.join(MECHANISMS)}", in_json(unknown[0]))
         try:
             return Policy(
                 self.max_epsilon,
                 self.max_delta,
-                kinds,
-                self.neighbours,
-                self.records_per_person,
-                self.secure,
+                neighbours=self.neighbours,
+                records_per_person=self.records_per_person,
+                secure_sum=self.secure,
                 composition=self.composition,
             )
         except ConfigError as error:

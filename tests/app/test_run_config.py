@@ -320,7 +320,7 @@ PRIVATE_NODE = {"data-path": "a.csv", "max-epsilon": 1.0, "state-path": "/var/li
         ({"data-path": "a.csv", "test-fracton": 0}, "test-fracton"),
         (PRIVATE_NODE | {"max-delta": 0.011}, "max-delta"),
         *((PRIVATE_NODE | {"state-path": path}, "state-path") for path in ("", "/", "/srv/..", "state")),
-        *((PRIVATE_NODE | {"mechanisms": kinds}, "mechanisms") for kinds in ("simulated", "")),
+        *((PRIVATE_NODE | {key: 1}, key) for key in ("mechanisms", "split-seed", "max-releases")),  # of 0.8
         *((PRIVATE_NODE | {"max-epsilon": bound}, "max-epsilon") for bound in (-1, 0)),
         (PRIVATE_NODE | {"composition": "zcdp"}, "max-delta"),
         *(({"data-path": "a.csv", "evaluate": value}, "max-epsilon") for value in (True, False)),
@@ -336,6 +336,6 @@ def test_nodes_that_are_taken() -> None:
     assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
     assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
     assert NodeConfig.parse(PRIVATE_NODE | {"max-delta": 0.01}).policy() == Policy(1.0, 0.01)
-    more = {"mechanisms": "laplace, gaussian", "neighbours": "replace-one", "records-per-person": 2, "secure": True}
-    expected = Policy(1.0, 0.0, ["laplace", "gaussian"], "replace-one", 2, True)
+    more = {"neighbours": "replace-one", "records-per-person": 2, "secure": True}
+    expected = Policy(1.0, 0.0, neighbours="replace-one", records_per_person=2, secure_sum=True)
     assert NodeConfig.parse(PRIVATE_NODE | more).policy() == expected

@@ -332,7 +332,7 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
         f"{rng.integers(100) or ''},{rng.choice(['01', '1A', ''])},2024-01-{i % 28 + 1:02},c{i % 3}\n"
         for i in range(300)
     ]
-    node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))), split_seed=3)
+    node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))))
     whole = own_share(node, schema=SCHEMA)
     in_memory = encoded_share(node, SCHEMA)
     monkeypatch.setattr(share, "LARGE", 0)
