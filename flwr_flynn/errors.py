@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 
 _LONGEST = 200  # characters of a value in a message
 _MOST = 10_000  # of a message

@@ -14,7 +14,7 @@ from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.private_file import private_file
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import permissions, private_rows
-from flwr_flynn.federated.private_rows import Block, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
+from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.run_spec import RunSpec
@@ -26,7 +26,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests import neighbours
 from tests.app.data.private import share_of
-from tests.fakes import HASHER, SPEC, counting, points
+from tests.fakes import CLASSES, HASHER, SPEC, counting, points
 from tests.raising import raises
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -100,8 +100,13 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
                 raise (ZeroDivisionError, MemoryError, AssertionError, RecursionError)[len(rows) % 4]
             return rows
 
+        dropped = 0
         for part in each_part(Block(n, lambda part: (range(n)[part], None)), of):
-            seen += part
+            if isinstance(part, Dropped):
+                dropped += 1
+            else:
+                seen += part
+        assert dropped == len(bad)
         assert seen == [index for index in range(n) if index not in bad]
 
 
@@ -116,9 +121,7 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
     assert rows_at_a_time([4], memory) == n_rows
     found = [
         part
-        for _, parts in fitting(
-            GivenRows(Samples(X, y)), [HASHER], ("ash", "birch", "cedar"), (), memory, of=HASHER.active
-        )
+        for _, parts in fitting(GivenRows(Samples(X, y)), [HASHER], CLASSES, (), memory, of=HASHER.active)
         for part in parts
     ]
     assert np.array_equal(np.concatenate([bits for _, _, bits in found]), wanted[0][0])
@@ -231,7 +234,7 @@ def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, monkeyp
     for index, value in enumerate((1.0, 73412.0)):
         budget = Budget(tmp_path / str(index), Policy(1.0, mechanisms=("simulated",)))
         FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=budget).fit([], counting(run))
-    assert hashed == [21, 21]
+    assert hashed == [1, 21, 1, 21]  # one of zeros, before the charge
 
 
 def test_the_inputs_of_coded_features_count_against_the_memory_limit(tmp_path: Path) -> None:
@@ -266,7 +269,7 @@ def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> Non
 def test_a_record_of_several_lines_is_found_when_the_party_starts(tmp_path: Path) -> None:
     """It would count as several rows; whatever is asked, the party refuses alike."""
     head = "a,note,label\n"
-    for text in ('1,"two\nlines",ash\n', '1,"open,ash\n', '1,"a"b,"c\n'):
+    for text in ('1,"two\nlines",ash\n', '1,"open,ash\n', '1,"a"b,"c\n', '1,5","x\n2,y",ash\n'):
         (tmp_path / "a.csv").write_text(head + text)
         with raises(DataError, field="a.csv", got="open quotes"):
             private_file(tmp_path / "a.csv")
@@ -282,3 +285,50 @@ def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_p
         (tmp_path / f"{name}.csv").write_text("a,b,label\n" + rows)
         sides.append(share_of(private_file(tmp_path / f"{name}.csv", held_out=rule), ("a", "b")).X_test.tolist())
     assert sides[0] == sides[1] != []
+
+
+# ---- rows that are left out are in the party's own log, and a broken machine refuses before the charge
+
+
+def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.csv").write_text("a,b,label\n" + "1,2,ash\n" * 50 + "1;2;ash\n" * 40)
+    run = RunSpec(HashSpec(2, 24, 1, 3, 7), ("ash",), SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=1), 1))
+    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
+    with caplog.at_level("WARNING", "flwr"):
+        metrics = FlyNNClient(load=private_file(tmp_path / "a.csv"), budget=budget).fit([], counting(run))[2]
+    assert REFUSED not in metrics
+    assert [record.args for record in caplog.records] == [(40, 90)]
+
+
+def test_a_hash_that_cannot_be_computed_is_found_before_the_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no cache")
+
+    monkeypatch.setattr(FlyHash, "active", broken)
+    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
+    run = RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1))
+    assert REFUSED in FlyNNClient(*points(9), budget=budget).fit([], counting(run))[2]
+    assert not budget.is_begun
+
+
+def test_a_row_that_fails_is_in_the_log_by_the_kind_of_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    active = FlyHash.active
+
+    def fails(self: FlyHash, X: Any, **more: Any) -> Any:
+        if (np.asarray(X) == 73412).any():
+            raise RuntimeError("73412")
+        return active(self, X, **more)
+
+    monkeypatch.setattr(FlyHash, "active", fails)
+    X, y = points(20)
+    X[3] = 73412
+    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
+    run = RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1))
+    with caplog.at_level("WARNING", "flwr"):
+        assert REFUSED not in FlyNNClient(X, y, budget=budget).fit([], counting(run))[2]
+    assert [record.args for record in caplog.records] == [("RuntimeError",), (1, 20)]
+    assert "73412" not in caplog.text

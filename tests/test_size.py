@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1186,
     "model": 2867,
     "privacy": 1003,
-    "federated": 3846,
+    "federated": 3860,
     "flower": 884,
-    "app": 4164,
-    "all": 15046,
+    "app": 4189,
+    "all": 15085,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

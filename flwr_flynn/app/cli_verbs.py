@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._markup import cell
+from flwr_flynn._text import cell
 from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.share import coded_labels, counted

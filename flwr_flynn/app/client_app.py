@@ -227,10 +227,20 @@ def own_record(context: Context) -> OnAnswer | None:
         raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(Path(text).suffix))
     state = str(node.get("state-path", ""))
     budget = Budget(state, Policy(1.0)) if state else None
-    taken = {key: str(node.get(key, "")) for key in ("data-path", "model-path")}
+    taken = {key: str(node.get(key, "")) for key in _FILES}
     path = _own_file("record-path", text, taken, budget)
     _own_file("record-path", str(path.with_suffix(".html")), taken, budget)
     return recorder(path, context.run_id)
+
+
+_FILES = ("data-path", "previous-path", "model-path", "member-path", "record-path")
+
+
+def _files_of(node: NodeConfig) -> dict[str, str]:
+    """The files of a party by their settings, and the page beside its record."""
+    files = {key: str(getattr(node, key.replace("-", "_"))) for key in _FILES}
+    record = files["record-path"]
+    return files | {"the page of record-path": str(Path(record).with_suffix(".html")) if record else ""}
 
 
 def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | None) -> Path:
@@ -239,7 +249,7 @@ def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | No
     try:
         path = Path(text).expanduser().absolute()
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
-        others = {other: Path(name).expanduser().resolve() for other, name in taken.items() if name}
+        others = {other: Path(name).expanduser().resolve() for other, name in taken.items() if name and other != key}
         same = next((other for other, file in others.items() if file == path.resolve()), "")
         of_ledger = budget is not None and budget.has(path)
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
@@ -258,7 +268,7 @@ def _membership(node: NodeConfig, budget: Budget | None) -> str:
     """The proof of membership that follows from the secret in the party's own file; "" without one."""
     if not node.member_path:
         return ""
-    path = _own_file("member-path", node.member_path, {"data-path": node.data_path}, budget)
+    path = _own_file("member-path", node.member_path, _files_of(node), budget)
     if not path.exists():
         with writing(path, mode=0o600) as stream:
             stream.write(secrets.token_hex(32).encode())
@@ -273,7 +283,7 @@ def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifie
     """A function that writes the party's copy of the model; a bad path is refused before the counting."""
     if not node.model_path:
         return None
-    path = _own_file("model-path", node.model_path, {"data-path": node.data_path}, budget)
+    path = _own_file("model-path", node.model_path, _files_of(node), budget)
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)

@@ -141,6 +141,8 @@ class NodeConfig(Settings):
     def check(self) -> None:
         super().check()
         self.dialect()
+        if self.held_out_key and self.held_out_key in (self.label or "label", self.label or "y"):
+            raise self.refused("held_out_key", "another column than that of the labels", in_json(self.held_out_key))
         if not self.max_epsilon:
             return
         if self.previous_path:

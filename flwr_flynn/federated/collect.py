@@ -14,7 +14,7 @@ from typing import Any, Generic
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Arrivals

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes

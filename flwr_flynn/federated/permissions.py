@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError, with_rows
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
 from flwr_flynn.federated.private_rows import (
     INPUT_BYTES,
@@ -151,12 +151,14 @@ class SampleAccess:
         self.check_memory(needed, what)
         run.agree_on_rows(config)
 
-    def check_memory(self, needed: int, what: str) -> None:
-        """Raise a `PayloadError` if the party does not allow so many bytes."""
+    def check_memory(self, needed: int, what: str, is_public: bool = True) -> None:
+        """Raise a `PayloadError` unless the party allows so many bytes; `is_public` where the request decides them."""
         if needed > self.options.memory_limit:
             most, got = f"{self.options.memory_limit / 2**20:.1f}", f"{needed / 2**20:.1f}"
             text = f"memory: {what} need about {got} MiB, this party allows {most}"
-            raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
+            if is_public:
+                raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
+            raise with_rows(PayloadError("memory", f"at most {most} MiB for {what}", "more"), text)
 
     def labelled(self, codes_of: CodesOf, n_features: int, before: bool = False) -> tuple[Any, Codes]:
         """Training samples, in a form that can be sliced, and the codes of their labels; or those `before`."""
@@ -242,8 +244,6 @@ class SampleAccess:
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
         budget.policy.check(mechanism)
         check_classes(run.classes)
-        if self._given is not None or isinstance(self._load, RowReader):  # else they are loaded once it is admitted
-            self._prepare(run)
         if self._admitted == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
@@ -253,8 +253,10 @@ class SampleAccess:
         return budget, mechanism, digest
 
     def _prepare(self, run: RunSpec) -> None:
-        """Refuse a request for columns that the party's rows do not have, before any row is looked at."""
+        """Refuse a request that no row can be hashed for, before any is looked at: by its columns, and by zeros."""
         check_columns(self._rows(), self._names, run.spec.n_features)
+        for hasher in run.hashers:
+            hasher.active(np.zeros((1, hasher.n_features)))
 
     def _counted(self, run: RunSpec) -> ClassCounts:
         """The party's counts without noise, of the rows that fit."""

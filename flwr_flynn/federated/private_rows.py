@@ -9,6 +9,7 @@ is read: types are not inferred from all of them together.
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
 _BOOLEANS = {"False": 0.0, "True": 1.0}  # texts of labels that are booleans
 _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
 
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
 T = TypeVar("T")
 Fitting = tuple[Any, Codes, npt.NDArray[Any]]
 """Numbers of some rows that fit, their class codes, and values of a function of the numbers."""
@@ -51,6 +54,13 @@ class Block:
 
     n: int
     read: Callable[[slice], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A row that failed, with the kind of its error."""
+
+    kind: str
 
 
 class RowReader(ABC):
@@ -136,7 +146,7 @@ def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
     return max(1, min(_MOST_ROWS, memory // (4 * VALUE_BYTES * max(*widths, 1))))
 
 
-def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T]:
+def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T | Dropped]:
     """A function of the values and labels of a block: of all of its rows, or of parts where some row makes it fail.
 
     A row that fails by itself is dropped.
@@ -148,10 +158,12 @@ def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T]:
             found = of(*block.read(part))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except BaseException:  # noqa: BLE001 - whatever it is, a panic of polars, too, it must not tell the row
+        except BaseException as error:  # noqa: BLE001 - whatever it is, a panic of polars, too, it must not tell the row
             if part.stop - part.start > 1:
                 middle = (part.start + part.stop) // 2
                 parts += [slice(middle, part.stop), slice(part.start, middle)]
+            else:
+                yield Dropped(type(error).__name__)
             continue
         yield found
 
@@ -189,7 +201,10 @@ def fitting(
 
     for block in rows.blocks(rows_at_a_time(widths, memory), held_out):
         parts = [*each_part(block, chosen)]
-        yield sum(n for n, _ in parts), [found for _, found in parts]
+        fitting = [part for part in parts if not isinstance(part, Dropped)]
+        if dropped := {part.kind for part in parts if isinstance(part, Dropped)}:
+            log.warning("FlyNN: reading a sample failed with %s", ", ".join(sorted(dropped)))
+        yield sum(n for n, _ in fitting) + len(parts) - len(fitting), [found for _, found in fitting]
 
 
 def inputs_of(spec: HashSpec) -> int:

@@ -128,7 +128,8 @@ def labelled(
     check_width(X.shape[1], n_features)
     codes = codes_of(samples.y)
     if len(codes) != X.shape[0]:
-        raise DataError("y", f"{X.shape[0]} labels, one for every sample", len(codes))
+        error = DataError("y", "one label for every sample", "more or fewer")
+        raise with_rows(error, f"{len(codes)} of {X.shape[0]}")
     values = X.data if sp.issparse(X) else X
     if not with_gaps and values.dtype.kind == "f" and np.isnan(np.sum(values)) and np.isnan(values).any():
         raise DataError("X", "no gaps in a run without a schema", "NaN")
@@ -144,14 +145,16 @@ def check_width(n_columns: int, n_features: int) -> None:
 _MANY = 10  # values that are no matter of chance
 
 
-def prepared(samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str], None]) -> Samples:
+def prepared(
+    samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str, bool], None]
+) -> Samples:
     """Samples as a run asks for them; those that were loaded by a schema may be numbers already."""
     is_table = isinstance(samples.X, Table) or is_frame(samples.X)
     if isinstance(features, Schema):
         if not (is_given or is_table):
             return samples
         n = len(samples.X) + (0 if samples.X_test is None else len(samples.X_test))
-        check_memory(16 * n * features.width, f"{features.width} numbers a row")
+        check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
         X_test = None if samples.X_test is None else features.encode(samples.X_test)
         return Samples(features.encode(samples.X), samples.y, X_test, samples.y_test)
     if isinstance(samples.X, Table):

@@ -16,7 +16,7 @@ import tomllib
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flwr_flynn.app.data.datasets import own_share
+from flwr_flynn.app.node_config import NodeConfig
 from tests.docs.pages import blocks
 
 psutil = pytest.importorskip("psutil")
@@ -53,6 +55,12 @@ def free_ports(n: int) -> list[int]:
         if len(ports) == n:
             return ports
     raise OSError("no free ports left")
+
+
+def training_rows(*paths: Path, features: Sequence[str] = (), **node: Any) -> tuple[Any, Any]:
+    """Features and labels of what parties with these files do not hold out."""
+    shares = [own_share(NodeConfig.parse({"data-path": str(path), **node}), features) for path in paths]
+    return np.concatenate([share.X for share in shares]), np.concatenate([share.y for share in shares])
 
 
 def still_alive(processes: list[Any], seconds: float) -> list[Any]:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import held_out, load_dataset
+from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.federated.federation_file import Federation
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Deployment, Run, free_ports
+from .conftest import ROOT, Deployment, Run, free_ports, training_rows
 
 pytestmark = pytest.mark.integration
 
@@ -64,8 +64,9 @@ def test_two_supernodes_make_one_model(deployment: Callable[..., Deployment], tm
     assert run.status == "finished:completed", run.output[-6000:]
     assert run.row("parties counted") == "2 of 2"
     model = FlyNNClassifier.load(tmp_path / "model.npz")
-    rows = np.concatenate([np.arange(i, len(DIGITS.y), 2)[~held_out(len(DIGITS.y[i::2]), 0.2, 0)] for i in range(2)])
-    assert FlyNNClassifier(spec=model.spec_).fit(DIGITS.X[rows], DIGITS.y[rows]).counts_ == model.counts_
+    X, y = training_rows(*(flower.folder / f"site{i}.npz" for i in range(2)))
+    assert 0.7 * len(DIGITS.y) < len(y) < 0.9 * len(DIGITS.y)
+    assert FlyNNClassifier(spec=model.spec_).fit(X, y).counts_ == model.counts_
 
 
 @pytest.mark.slow
@@ -90,8 +91,7 @@ def test_what_the_server_cannot_see_must_be_given(federation: Federated) -> None
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
     """The last test with the page's federation: its parties end."""
     flower, (first, train, join, update, leave, private) = federation
-    rows = (np.arange(300), np.arange(300, 800), np.arange(800, 1100))
-    kept = [site[~held_out(len(site), 0.2, 0)] for site in rows]
+    files = [flower.cwd / name for name in ("site 1.csv", "site2.npz", "site3.npz")]
 
     def run(command: list[str], more: str = "") -> Run:
         given = f"{command[-1]} {more} output-dir={json.dumps(str(tmp_path))}"
@@ -104,10 +104,10 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
         saved = Federation.load(flower.cwd / "digits.npz").members
         assert [member.name for member in saved] == [f"site{site + 1}" for site in sites]
         assert all(member.key and member.sha256 for member in saved)
-        pooled = np.concatenate([kept[site] for site in sites])
+        X, y = training_rows(*(files[site] for site in sites))
         model = FlyNNClassifier.load(tmp_path / "model.npz")
         for member in model.model_.members:
-            counts = FlyNNClassifier(spec=member.spec).fit(DIGITS.X[pooled], DIGITS.y[pooled]).counts_
+            counts = FlyNNClassifier(spec=member.spec).fit(X, y).counts_
             assert (counts.array == member.counts.array).all()
         return model
 
@@ -115,7 +115,7 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     assert train == [[*first[3][:-1], f'{first[3][-1]} federation="digits.npz"']]
     done = run(train[0], "hash-dim=2048 seed=7")
     assert done.row("parties counted") == "2 of 2"
-    assert done.row("training samples") == str(len(kept[0]) + len(kept[1]))
+    assert done.row("training samples") == str(len(training_rows(*files[:2])[1]))
     # No server is needed to use it.
     assert np.mean(check(0, 1).predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
 
@@ -127,7 +127,7 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     flower.end("site3", signal.SIGTERM)
     flower.call(*update[0])
     flower.start("site3", *update[1])
-    kept[2] = rows[2][10:][~held_out(290, 0.2, 0)]
+    files[2] = flower.cwd / "site3_now.npz"
     updated = run(update[2])
     assert (updated.row("parties updated"), updated.row("parties in all")) == ("1 of 3", "3")
     check(0, 1, 2)
@@ -136,7 +136,7 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     assert ours == [{"party": "site3", **change} for change in theirs if change]
     assert len(ours) == 1
 
-    # Another SuperNode: another key and node id, the same party-id.
+    # Another SuperNode: another key and node id, the same party-id and secret.
     flower.end("site2", signal.SIGTERM)
     flower.start("site2", *leave[0])
     assert run(leave[1]).row("parties in all") == "2"

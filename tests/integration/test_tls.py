@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier, HashSpec
-from flwr_flynn.app.data.datasets import held_out
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Flower, free_ports
+from .conftest import ROOT, Flower, free_ports, training_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -26,11 +25,9 @@ NAMES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 
 def pooled_counts(folder: Path, spec: HashSpec) -> np.ndarray:
     """Class counts of the training rows of all three files, by a hash that the federation came to."""
-    import pandas as pd
-
-    frames = [pd.read_csv(folder / site / "flowers.csv") for site in SITES]
-    train = pd.concat([frame[~held_out(len(frame), 0.2, 0)] for frame in frames])
-    counts: np.ndarray = FlyNNClassifier(spec=spec).fit(train[NAMES], train["species"]).counts_.array
+    parts = [training_rows(folder / site / "flowers.csv", features=NAMES, label="species") for site in SITES]
+    X, y = map(np.concatenate, zip(*parts, strict=True))
+    counts: np.ndarray = FlyNNClassifier(spec=spec).fit(X, y).counts_.array
     return counts
 
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import Dialect, codec, detected, objects, unreadable
-from flwr_flynn.app.data.held_out import HeldOut, keys_of_texts
+from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
@@ -260,27 +260,26 @@ class CsvFile(TableFile):
 
     def _chunks(
         self, keyed: bool = False
-    ) -> Iterator[tuple[list[Texts], Texts | None, Texts | None, int, list[bytes]]]:
-        """Some rows at a time: texts of the features, the labels and the groups, number of broken rows, and keys."""
+    ) -> Iterator[tuple[list[Texts], Texts | None, Texts | None, int, list[Texts]]]:
+        """Some rows at a time: texts of features, labels and groups, number of broken rows, and, `keyed`, all texts."""
         layout = self._layout
         wanted = [*layout.order, *(index for index in (layout.label, layout.group) if index is not None)]
-        n, keyed = len(layout.order), keyed and layout.group is None
+        n = len(layout.order)
         if keyed:
             wanted += range(len(self._header))
         for chunk in chunks(self._path, self.dialect, self._header, wanted, fast=self._fast):
             rest = chunk.columns[n : n + len(wanted)]
             labels = rest.pop(0) if layout.label is not None else None
             groups = rest.pop(0) if layout.group is not None else None
-            keys = keys_of_texts(zip(*(texts.tolist() for texts in rest), strict=True)) if keyed else []
-            yield chunk.columns[:n], labels, groups, chunk.n_broken, keys
+            yield chunk.columns[:n], labels, groups, chunk.n_broken, rest
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
         try:
-            for columns, labels, groups, _, keys in self._chunks(self._held_out is not None):
+            for columns, labels, groups, _, row in self._chunks(self._held_out is not None):
                 values = [typed.values(texts) for typed, texts in zip(self._typed, columns, strict=True)]
                 y, ids = (None if texts is None else _objects(texts) for texts in (labels, groups))
-                yield Batch(values, y, ids, self._mask(ids, keys))
+                yield Batch(values, y, ids, self._mask(row, groups, self._header))
         except (OSError, UnicodeError, csv.Error, NotTaken) as error:  # the file has changed
             raise unreadable(self._path, error) from None
 

@@ -1,13 +1,15 @@
-"""The rows of a party's file that are held out: by the raw row, or by a column of ids that the site names.
+"""The rows of a party's file that are held out: by what stands in the row, or by a column of ids that the site names.
 
-No request, no order and no other row has a part in it: a row of a file is held out for ever or never. With a column of
-ids, such as patients, rows of one id stay together, and a corrected cell moves none.
+No request, no order of columns or rows, and no other row has a part in it: a row of a file is held out for ever or
+never. With a column of ids, such as patients, rows of one id stay together, and a corrected cell moves none.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -15,7 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.federated.private_rows import meaning
+from flwr_flynn.app.data.dialect import Dialect
+from flwr_flynn.app.data.values import Texts, is_gap_text
+from flwr_flynn.tables.row_wise import GAP_TEXTS
+
+_GAP = struct.pack("<d", np.nan)
 
 
 @dataclass(frozen=True)
@@ -40,47 +46,43 @@ class HeldOut:
         return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), np.bool_)
 
 
-def keys_of_ids(ids: Iterable[Any]) -> list[bytes]:
-    """Keys of rows by their ids, in whatever form they come: 3 is 3.0 and "3"."""
-    return [_encoded(str(meaning(value))) for value in ids]
+def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | None = None) -> list[bytes]:
+    """Keys of rows: by their ids; without, or where an id is missing, by all of their cells, in the order of the names.
 
-
-def keys_of_texts(rows: Iterable[Iterable[str]]) -> list[bytes]:
-    """Keys of rows by the texts of all of their fields: 3 is 3.0, as which another program may write it again."""
-    return [_encoded("\x1f".join(map(_number_or_text, fields))) for fields in rows]
-
-
-def _number_or_text(text: str) -> str:
-    try:
-        return repr(float(text))
-    except ValueError:
-        return text.strip()
-
-
-def keys_of_values(columns: Iterable[npt.NDArray[Any] | list[Any]]) -> list[bytes]:
-    """Keys of rows by all of their values: numbers by what they are in float64, whatever type their column has."""
-    return [_encoded(repr(row)) for row in zip(*map(_plain, columns), strict=True)]
-
-
-def array_keys(X: npt.NDArray[Any], y: Any, ids: Any = None) -> list[bytes]:
-    """Keys of the rows of an array and its labels, of which their meaning counts, or of their ids where there are any.
-
-    One missing label makes floats of all integers.
+    Columns are arrays, lists or `Texts`. A number is the same in whatever form it comes.
     """
-    if ids is not None:
-        return keys_of_ids(ids.tolist())
-    labels: list[Any] = [] if y is None else [keys_of_ids(y.tolist())]
-    return keys_of_values([*(X[:, index] for index in range(X.shape[1])), *labels])
+    order = range(len(columns)) if names is None else sorted(range(len(columns)), key=names.__getitem__)
+    if ids is None:
+        return [*map(b"".join, zip(*(_cells(columns[index]) for index in order), strict=True))]
+    by_id = _cells(ids)
+    if _GAP in by_id:
+        rows = row_keys(columns, None, names)
+        return [rows[index] if key == _GAP else key for index, key in enumerate(by_id)]
+    return by_id
 
 
-def _plain(column: npt.NDArray[Any] | list[Any]) -> list[Any]:
-    if not isinstance(column, np.ndarray):
-        return [float(value) if isinstance(value, Real) else value for value in column]
-    if column.dtype.kind in "biufmM":
-        numbers: list[Any] = column.astype(np.int64 if column.dtype.kind in "mM" else np.float64).tolist()
-        return numbers
-    return [meaning(value) for value in column.tolist()]  # one text makes texts of all in an array
+def _cells(column: Any) -> list[bytes]:
+    """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
+    numbers = column.numbers(Dialect()) if isinstance(column, Texts) else column
+    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "biufmM":
+        if numbers.dtype.kind in "mM":
+            numbers = numbers.astype(np.int64)
+        floats = np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0  # one NaN, and no -0.0
+        cells: list[bytes] = np.ascontiguousarray(floats).view("V8").tolist()
+        return cells
+    values = column if isinstance(column, list) else column.tolist()
+    known: dict[Any, bytes] = {value: _cell(value) for value in {*values}}
+    return [known[value] for value in values]
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+def _cell(value: Any) -> bytes:
+    """The key of one value, the same as among others."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if text is None or (isinstance(text, str) and is_gap_text(text, GAP_TEXTS)):
+        return _GAP
+    number: Any = text.real if isinstance(text, complex) and text.imag == 0 else text
+    if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):
+        with suppress(ValueError, OverflowError):
+            found = float(number)
+            return struct.pack("<d", found + 0.0) if found == found else _GAP
+    return f"{str(text).strip()}\x1f".encode("utf-8", "surrogatepass")

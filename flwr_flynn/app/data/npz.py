@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
+from flwr_flynn.app.data.held_out import row_keys
 from flwr_flynn.app.data.table_file import by_name
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.table import as_name, needs_table
@@ -33,6 +34,7 @@ class Arrays(NamedTuple):
     names: Features | None
     left_out: Features
     all_columns: Array
+    all_names: Features | None
 
 
 def read_npz(
@@ -52,18 +54,32 @@ def read_npz(
     with _opened_npz(path, ["X", *([label] if label else []), *([group] if group else [])]) as (has_names, array):
         X, y, groups = array("X"), array(label) if label else None, array(group) if group else None
         reads = features or all_names or (reads_names and needs_table(X))
-        names = array("feature_names") if has_names and reads else None
+        in_file = array("feature_names") if has_names else None
+        names = in_file if reads else None
     if groups is not None and groups.shape != X.shape[:1]:
         error = DataError(f"{path.name} {group}", "a value for each row", "more or fewer")
         raise with_rows(error, f"{groups.shape} for {X.shape[:1]}")
     if features and X.ndim == 2:
         order, left_out = _npz_order(path, X.shape[1], names, features)
-        return Arrays(X[:, order], y, groups, features, left_out, X)
-    are_names = names is not None and names.dtype.kind == "U" and names.shape == X.shape[1:]
+        return Arrays(X[:, order], y, groups, features, left_out, X, _named(in_file, X))
+    are_names = _named(names, X) is not None
     if all_names and names is not None and not are_names and X.ndim == 2:
         raise _no_names(path, names, X.shape[1])
-    named = tuple(map(as_name, names.tolist())) if are_names and names is not None else None
-    return Arrays(X, y, groups, named, (), X)
+    return Arrays(X, y, groups, _named(names, X), (), X, _named(in_file, X))
+
+
+def _named(names: Array | None, X: Array) -> Features | None:
+    """Names of the columns; None for an array that has none."""
+    is_one = names is not None and names.dtype.kind == "U" and names.shape == X.shape[1:]
+    return tuple(map(as_name, names.tolist())) if is_one and names is not None else None
+
+
+def array_keys(arrays: Arrays, rows: slice = slice(None)) -> list[bytes]:
+    """Keys of rows for the held-out rule, see `held_out`."""
+    columns = [column[rows] for column in arrays.all_columns.T] if arrays.all_columns.ndim == 2 else []
+    columns += [] if arrays.y is None else [arrays.y[rows]]
+    names = None if arrays.all_names is None else [*arrays.all_names, "\0"]  # the labels first
+    return row_keys(columns, None if arrays.groups is None else arrays.groups[rows], names)
 
 
 def npz_names(path: Path) -> Features | None:

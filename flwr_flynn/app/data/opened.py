@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
 from flwr_flynn.app.data.dialect import ENDINGS, Dialect, check_shapes, detected, ending, unreadable
-from flwr_flynn.app.data.held_out import HeldOut, array_keys
-from flwr_flynn.app.data.npz import npz_names, read_npz
+from flwr_flynn.app.data.held_out import HeldOut
+from flwr_flynn.app.data.npz import array_keys, npz_names, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
 from flwr_flynn.errors import ConfigError, DataError
@@ -113,7 +113,7 @@ def opened(
     gaps = {} if schema is None else {column.name: column.gap_texts for column in schema.columns}
     if ending(path) == ".npz":
         arrays = read_npz(path, label, group, features, reads_names=True)
-        test = None if held_out is None else held_out.mask(array_keys(arrays.all_columns, arrays.y, arrays.groups))
+        test = None if held_out is None else held_out.mask(array_keys(arrays))
         columns = arrays.names, arrays.groups, arrays.left_out, bool(features), test
         return ArrayFile(path.name, arrays.X, arrays.y, *columns)
     if ending(path) == ".csv":

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import Dialect, objects
-from flwr_flynn.app.data.held_out import HeldOut, keys_of_values
+from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile
 from flwr_flynn.app.data.values import Texts, TypedColumn
 from flwr_flynn.errors import ConfigError, DataError
@@ -157,7 +157,7 @@ class ParquetFile(TableFile):
             n_promised = file.metadata.num_rows
         self.reports = [_report_of(self._types[name]) for name in self._features]
         self.n_rows = 0
-        for batch in self.batches():
+        for batch in self._batches(None):
             self.n_rows += len(batch.columns[0]) if batch.columns else 0
             for report, values in zip(self.reports, batch.columns, strict=True):
                 _look(report, values)
@@ -168,9 +168,11 @@ class ParquetFile(TableFile):
 
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
+        return self._batches(self._held_out)
+
+    def _batches(self, held_out: HeldOut | None) -> Iterator[Batch]:
         wanted = [name for name in (*self._features, self._label, self._group) if name is not None]
-        if keyed := self._held_out is not None and self._group is None:
-            wanted += [name for name in self._types if name not in wanted]
+        wanted += [] if held_out is None else [name for name in self._types if name not in wanted]
         # Nothing is asked of pyarrow about columns that are not read.
         read = [name for name in dict.fromkeys(wanted) if _is_taken(self._types[name])]
         rows = max(1, min(_ROWS, _VALUES // max(1, len(wanted))))
@@ -183,8 +185,10 @@ class ParquetFile(TableFile):
                 labels, groups = (
                     None if name is None else _labels(found.get(name), n) for name in (self._label, self._group)
                 )
-                own = (arrow_column(found[name]) for name in self._types if name in found)
-                yield Batch(columns, labels, groups, self._mask(groups, keys_of_values(own) if keyed else []))
+                test = None
+                if held_out is not None:
+                    test = self._mask([arrow_column(found[name]) for name in read], groups, read)
+                yield Batch(columns, labels, groups, test)
 
     def _values(self, name: str, found: Any, n: int) -> Array:
         """The values of a feature: numbers, texts or None, or datetime64[us]."""

@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import check_shapes, ending, objects, unreadable
-from flwr_flynn.app.data.held_out import HeldOut, array_keys, keys_of_ids, keys_of_texts, keys_of_values
-from flwr_flynn.app.data.npz import read_npz
+from flwr_flynn.app.data.held_out import HeldOut, row_keys
+from flwr_flynn.app.data.npz import array_keys, read_npz
 from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parquet_columns
 from flwr_flynn.app.data.table_file import Layout
+from flwr_flynn.app.data.values import Texts
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.tables.table import Table
@@ -88,7 +89,7 @@ class _Csv(PrivateFile):
                 raise DataError(self._path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
             self._header = next(filter(None, map(_fields, _lines(stream))), [])
-            if any(line.count(b'"') % 2 and _is_open(line) for line in _lines(stream)):
+            if any(b'"' in line and _is_open(line) for line in _lines(stream)):
                 raise DataError(self._path.name, "a record in each line, without line breaks in quotes", "open quotes")
         self._find(self._header)
 
@@ -107,11 +108,13 @@ class _Csv(PrivateFile):
 
     def _reader(self, lines: list[bytes]) -> Callable[[slice], Rows]:
         def read(part: slice) -> Rows:
-            rows = [fields for line in lines[part] if len(fields := _fields(line)) == len(self._header)]
-            order, label, key = self._layout.order, self._layout.label, self._layout.group
-            columns = [objects([fields[index] for fields in rows]) for index in order]
-            y = objects([fields[label or 0].strip() for fields in rows])
-            keys = keys_of_texts(rows) if key is None else keys_of_ids(fields[key].strip() for fields in rows)
+            width, label, key = len(self._header), self._layout.label or 0, self._layout.group
+            rows = [fields for line in lines[part] if (fields := _fields(line))]
+            whole = [fields if len(fields) == width else [""] * width for fields in rows]
+            texts = [Texts(list(column)) for column in zip(*whole, strict=True)] or [Texts([])] * width
+            columns = [objects(texts[index].values) for index in self._layout.order]
+            y = objects([r[label].strip() if len(r) == width else None for r in rows])  # a broken row fits no class
+            keys = row_keys(texts, None if key is None else texts[key], self._header) if self._held_out else []
             return Table(self._layout.names, columns), y, keys
 
         return read
@@ -164,7 +167,8 @@ class _Parquet(PrivateFile):
             some = batch.slice(part.start, part.stop - part.start)
             layout = self._layout
             found = {index: arrow_column(some.column(name)) for index, name in enumerate(self._columns)}
-            keys = keys_of_values(found.values()) if layout.group is None else keys_of_ids(found[layout.group])
+            ids = None if layout.group is None else found[layout.group]
+            keys = row_keys([*found.values()], ids, self._columns) if self._held_out else []
             columns = [values if isinstance(values, np.ndarray) else objects(values) for values in found.values()]
             y = objects(columns[layout.label or 0])
             return Table(layout.names, [columns[index] for index in layout.order]), y, keys
@@ -188,7 +192,7 @@ class _Npz(PrivateFile):
                 rows = slice(first + part.start, first + part.stop)
                 X, y = arrays.X[rows], objects(arrays.y[rows])  # type: ignore[index]
                 columns = [X[:, index] for index in range(self.width)]
-                keys = array_keys(X, y, None if arrays.groups is None else arrays.groups[rows])
+                keys = array_keys(arrays, rows) if self._held_out else []
                 return (X if arrays.names is None else Table(arrays.names, columns)), y, keys
 
             return read

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.held_out import HeldOut, keys_of_ids
+from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.table import Table, as_name, with_columns
 
@@ -125,11 +125,9 @@ class TableFile(ABC):
     reports: list[ColumnReport]
     _held_out: HeldOut | None = None
 
-    def _mask(self, ids: Array | None, keys: list[bytes]) -> npt.NDArray[np.bool_] | None:
-        """Mask of the rows that are held out, by their ids where the site names a column of these."""
-        if self._held_out is None:
-            return None
-        return self._held_out.mask(keys if ids is None else keys_of_ids(ids.tolist()))
+    def _mask(self, row: Sequence[Any], ids: Any, names: Sequence[str]) -> npt.NDArray[np.bool_] | None:
+        """Mask of the rows that are held out, by all columns of the file, or the ids where the site names these."""
+        return None if self._held_out is None else self._held_out.mask(row_keys(row, ids, names))
 
     @abstractmethod
     def batches(self) -> Iterator[Batch]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._markup import clean
+from flwr_flynn._text import clean
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each, collect_secure

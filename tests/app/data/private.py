@@ -10,7 +10,15 @@ import numpy as np
 from flwr_flynn.app.data.datasets import private_rows
 from flwr_flynn.app.data.share import Share
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.federated.private_rows import GivenRows, RowReader, as_numbers, check_columns, each_part, fitting
+from flwr_flynn.federated.private_rows import (
+    Dropped,
+    GivenRows,
+    RowReader,
+    as_numbers,
+    check_columns,
+    each_part,
+    fitting,
+)
 from flwr_flynn.federated.samples import Features, Label, Samples
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
@@ -35,7 +43,12 @@ def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> S
 
     sides = []
     for held_out in (False, True):
-        parts = [part for block in rows.blocks(n_rows, held_out) for part in each_part(block, read)]
+        parts = [
+            part
+            for block in rows.blocks(n_rows, held_out)
+            for part in each_part(block, read)
+            if not isinstance(part, Dropped)
+        ]
         sides += [np.concatenate([X for X, _ in parts]) if parts else np.zeros((0, rows.width))]
         sides += [np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)]
     return Share(*sides)

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.held_out import HeldOut, keys_of_ids, keys_of_values
+from flwr_flynn.app.data.held_out import HeldOut, row_keys
+from flwr_flynn.app.data.values import Texts
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.app.data.private import private_share
+from tests.raising import raises
 
 RNG = np.random.default_rng(3)
 COLUMNS: dict[str, Any] = {
@@ -123,13 +126,50 @@ def test_the_secret_of_a_party_is_made_once_and_outlives_a_reset(tmp_path: Path)
 
 
 def test_a_share_of_all_rows_is_held_out() -> None:
-    keys = keys_of_ids(range(20_000))
+    keys = row_keys([np.arange(20_000)])
     assert abs(HeldOut(0.2, b"a").mask(keys).mean() - 0.2) < 0.01
     assert not HeldOut(0.0, b"a").mask(keys).any()
 
 
 def test_keys_follow_from_what_values_are_and_not_from_the_type_of_their_array() -> None:
-    expected = keys_of_values([np.array([1, 2, 3]), np.array([0.5, 1.5, 2.5])])
-    for column in (np.array([1.0, 2, 3]), np.array(["1", "2", "3"]), [1, 2, 3], np.array([1, 2, 3], np.uint8)):
-        assert keys_of_values([column, [0.5, 1.5, 2.5]]) == expected
-    assert keys_of_ids([3, "b"]) == keys_of_ids([3.0, "b"]) == keys_of_ids(["3", "b"])
+    expected = row_keys([np.array([1, 2, 3]), np.array([0.5, 1.5, 2.5])])
+    for column in (
+        *(np.array([1.0, 2, 3]), np.array(["1", "2", "3"]), [1, 2, 3], np.array([1, 2, 3], np.uint8)),
+        *(np.array([1, 2, 3 + 0j]), Texts(["1", " 2", "3.0"]), ["1", 2, 3.0], [np.float16(1), 2, 3]),
+    ):
+        assert row_keys([column, [0.5, 1.5, 2.5]]) == expected
+    assert row_keys([], [3, "b"]) == row_keys([], [3.0, "b"]) == row_keys([], ["3", "b"])
+
+
+def test_a_value_is_the_same_alone_as_among_others() -> None:
+    odd: list[Any] = [1, 2.5, None, "x", "", "NA", "1_0", "nan", "1e999", -0.0, 0, True, "True", b"\xff", 10**400]
+    odd += ["3", 1j, "a\x1f"]
+    (whole,) = [row_keys([odd])]
+    assert [row_keys([[value]])[0] for value in odd] == whole
+    assert whole[odd.index(None)] == whole[odd.index("")] == whole[odd.index("NA")] != whole[odd.index("x")]
+
+
+@ENDINGS
+@pytest.mark.parametrize("is_private", [False, True])
+def test_the_order_of_columns_moves_no_row(ending: str, is_private: bool, tmp_path: Path) -> None:
+    read, sides = private_share if is_private else datasets.own_share, []
+    for index, order in enumerate((("age", "crp", "patient", "label"), ("label", "patient", "crp", "age"))):
+        path = tmp_path / f"{index}.{ending}"
+        write(path, {name: COLUMNS[name] for name in order})
+        sides.append(held(read(node(path), ("age", "crp"))))
+    assert sides[0] == sides[1] != set()
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_rows_without_an_id_are_held_out_one_by_one(is_private: bool, tmp_path: Path) -> None:
+    read, path = private_share if is_private else datasets.own_share, tmp_path / "a.csv"
+    write(path, {**COLUMNS, "patient": ["" if i % 2 else f"p{i // 6}" for i in range(200)]})
+    found = held(read(node(path, held_out_key="patient"), ("age", "crp")))
+    without = [(COLUMNS["age"][i], COLUMNS["crp"][i]) for i in range(1, 200, 2)]
+    assert 10 < sum(row in found for row in without) < 60
+
+
+def test_labels_are_no_ids() -> None:
+    for settings in ({"held-out-key": "label"}, {"held-out-key": "y"}, {"held-out-key": "ill", "label": "ill"}):
+        with raises(ConfigError, field="node-config held-out-key"):
+            NodeConfig.parse({"data-path": "a.csv", **settings})

@@ -70,8 +70,8 @@ BAD_ROWS = "a,b,label\n1,2,x\n1,much,x\n1,NA,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0
 
 def test_private_rows_with_errors_stay_and_have_values_that_are_no_numbers(tmp_path: Path) -> None:
     X, y = rows_of(csv_file(tmp_path, BAD_ROWS), True)
-    assert np.isfinite(X).all(axis=1).tolist() == [True, False, False, False, True, False]
-    assert y.tolist() == ["x", "x", "x", "x", "", "x"]
+    assert np.isfinite(X).all(axis=1).tolist() == [True, False, False, False, False, False, True, False]
+    assert y.tolist() == ["x", "x", "x", "x", None, None, "", "x"]
 
 
 def test_open_rows_with_errors_are_counted(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_hel
     assert (len(whole[0]) + len(whole[1]), bool(whole[1])) == (60, evaluate)
     for place in (0, 31, 60):
         mixed = read([*rows[:place], odd, *rows[place:]])
-        assert len(mixed[0]) + len(mixed[1]) - 60 in ((0, 1) if ending == ".csv" else (1,))  # a broken line is none
+        assert len(mixed[0]) + len(mixed[1]) - 60 in ((0, 1) if ending == ".csv" else (1,))  # a long line is none
         assert [[each for each in part if each in {*whole[0], *whole[1]}] for part in mixed] == whole
 
 
