@@ -116,7 +116,7 @@ class RunOptions:
         distributes it, and "resume" goes on at the phase where a run stopped.
     identify : callable, optional
         Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members of a saved run are known again
-        by it, by their node id, or by their name.
+        by it, by their node id, or by the secret that they send.
     secure_bound : int, optional
         Learn sums alone, by secure sums: a power of two that no party's counts exceed. The workflow must be
         `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. A `mechanism` is a `GaussianCounts` with

@@ -53,6 +53,9 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
     """
     order = range(len(columns)) if names is None else sorted(range(len(columns)), key=names.__getitem__)
     if ids is None:
+        floats = [_floats(columns[index]) for index in order]
+        if floats and not any(each is None for each in floats):
+            return _bytes(np.stack(floats, axis=1))  # type: ignore[arg-type]
         return [*map(b"".join, zip(*(_cells(columns[index]) for index in order), strict=True))]
     by_id = _cells(ids)
     if _GAP in by_id:
@@ -61,15 +64,27 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
     return by_id
 
 
+def _floats(column: Any) -> npt.NDArray[np.float64] | None:
+    """The numbers of a column, with one NaN and no -0.0; None where it has other values."""
+    numbers = column.numbers(Dialect()) if isinstance(column, Texts) else column
+    if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "biufmM":
+        return None
+    if numbers.dtype.kind in "mM":
+        numbers = numbers.astype(np.int64)
+    return np.asarray(np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0)
+
+
+def _bytes(rows: npt.NDArray[np.float64]) -> list[bytes]:
+    """The bytes of each row."""
+    found: list[bytes] = rows.view(f"V{8 * rows.shape[1]}")[:, 0].tolist()
+    return found
+
+
 def _cells(column: Any) -> list[bytes]:
     """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
-    numbers = column.numbers(Dialect()) if isinstance(column, Texts) else column
-    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "biufmM":
-        if numbers.dtype.kind in "mM":
-            numbers = numbers.astype(np.int64)
-        floats = np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0  # one NaN, and no -0.0
-        cells: list[bytes] = np.ascontiguousarray(floats).view("V8").tolist()
-        return cells
+    floats = _floats(column)
+    if floats is not None:
+        return _bytes(floats[:, None])
     values = column if isinstance(column, list) else column.tolist()
     known: dict[Any, bytes] = {value: _cell(value) for value in {*values}}
     return [known[value] for value in values]
