@@ -17,8 +17,8 @@ SIZES = {
     "privacy": 1003,
     "federated": 3860,
     "flower": 884,
-    "app": 4198,
-    "all": 15094,
+    "app": 4201,
+    "all": 15097,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -47,7 +47,8 @@ def _party_rows(report: Report) -> list[Row]:
     for each in report.get("updates", ()):
         before, now = each["before"], each["now"] or {"examples": 0, "sha256": ["none"]}
         digests = f"SHA-256 of its counts {before['sha256'][0][:12]}... > {now['sha256'][0][:12]}"
-        rows.append((f"  {each['party']}", f"{before['examples']} > {now['examples']} samples; {digests}"))
+        sizes = "" if before["examples"] is None else f"{before['examples']} > {now['examples']} samples; "
+        rows.append((f"  {each['party']}", sizes + digests))
     if report["action"] != "train":
         rows.append(("parties in all", f"{len(report['federation'])}"))
     return rows

@@ -137,7 +137,8 @@ class ProcessSettings(RunSettings):
     evaluate: str = setting(
         "auto",
         "evaluate the model on held-out samples of the parties, and select by their leave-one-out; `auto`: yes, but "
-        "not with `epsilon` in a deployment, as it does not cover the confusion matrices",
+        "not beside noisy counts in a deployment, whose epsilon does not cover the confusion matrices, unless `action` "
+        "is `evaluate`",
         choices=("auto", "true", "false"),
     )
     group_column: str = setting(
@@ -196,9 +197,10 @@ class RunConfig(
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
                 raise self.refused(row.name, expected)
 
-    def evaluates(self, simulated: bool) -> bool:
-        """`evaluate`, with "auto" resolved."""
-        return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
+    def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
+        """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of this run or of its federation."""
+        is_noisy = self.is_private or (goes_on_with_noise and self.action != "evaluate")
+        return self.evaluate == "true" if self.evaluate != "auto" else simulated or not is_noisy
 
     def resolved(self) -> RunConfig:
         """These settings, with the value of `scaling="default"` in place."""

@@ -142,7 +142,7 @@ def _strategy(
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
         gram=config.gram_value(),
-        fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
+        fraction_evaluate=float(config.evaluates(parties is not None, given.get("mechanism") is not None)),
         group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,

@@ -89,7 +89,7 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
         if name not in again:
             yield WARNING, f"{phase.name}: {name}: missing: {reason}"
     if again:
-        yield WARNING, f"{phase.name}: missing for the same reason: {listed(again)}"
+        yield WARNING, f"{phase.name}: missing for the reason logged before: {listed(again)}"
     logged.update(result.missing)
     if not result.accepted:
         yield WARNING, f"{phase.name}: set aside, because failures are not accepted"

@@ -204,6 +204,14 @@ def test_held_out_figures_are_for_simulations() -> None:
     assert not RunConfig.parse({"evaluate": False}).evaluates(simulated=True)
 
 
+@pytest.mark.parametrize("action", ["join", "withdraw", "update", "evaluate", "resume"])
+def test_runs_that_go_on_with_noisy_counts_have_no_exact_results_unless_asked(action: str) -> None:
+    later = RunConfig.parse({"action": action, "federation": "f.npz"})
+    assert later.evaluates(False, goes_on_with_noise=True) == (action == "evaluate")
+    assert later.evaluates(False)
+    assert RunConfig.parse({"action": action, "federation": "f.npz", "evaluate": True}).evaluates(False, True)
+
+
 def test_settings_that_a_simulation_or_a_deployment_ignores() -> None:
     assert RunConfig().ignored(simulated=True) == RunConfig().ignored(simulated=False) == []
     config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})

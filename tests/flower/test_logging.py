@@ -109,7 +109,7 @@ def test_a_reason_is_told_once_and_again_where_it_is_another() -> None:
         found += texts(result_lines(steps.run, taken, told), logging.WARNING)
     assert found == [
         "columns: node 3: missing: failed: no",
-        "counts: missing for the same reason: node 3",
+        "counts: missing for the reason logged before: node 3",
         "counts: node 3: missing: failed: yes",
     ]
 
