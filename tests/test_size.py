@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1186,
     "model": 2867,
     "privacy": 1003,
-    "federated": 3860,
+    "federated": 3862,
     "flower": 884,
     "app": 4201,
-    "all": 15097,
+    "all": 15099,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -96,7 +96,7 @@ class Party(SampleAccess):
         name, record = self.options.name, self.options.on_answer
         if name is not None:
             answer.metrics[PARTY] = name
-        if self.options.member and REFUSED not in answer.metrics:
+        if self.options.member and request is not None and request.proves and REFUSED not in answer.metrics:
             answer.metrics[MEMBER] = self.options.member
         try:
             if record is not None:

@@ -40,7 +40,7 @@ PARTY, SECONDS, REFUSED, UNKEPT = key("party"), key("seconds"), key("refused"), 
 """Keys of an answer: the party's name, its seconds, the reason of a refusal, the reason why the model was not kept."""
 
 MEMBER = key("member")
-"""Key of an answer: the party's proof that it is a member of the federation, of which the server keeps the SHA-256."""
+"""Key of an answer with counts: the party's proof that it is a member, of which the server keeps the SHA-256."""
 
 STATISTIC = key("statistic")
 """Key of an answer of the evaluate channel, whose replies carry no arrays: the arrays, joined by `codec.join`."""

@@ -68,6 +68,7 @@ class Request(ABC, Generic[S]):
     channel: ClassVar[str] = TRAIN
     is_withdrawal: ClassVar[bool] = False  # True if only parties that leave the federation answer
     is_update: ClassVar[bool] = False  # True if only parties whose samples have changed answer
+    proves: ClassVar[bool] = False  # True if the server keeps who answered, by the `MEMBER` proof as well
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:

@@ -48,7 +48,7 @@ class Member:
     seconds : float, optional
         Time that counting took, by the party's own clock.
     proof : str, default=""
-        SHA-256 of the proof of membership that it sends with its answers, or "".
+        SHA-256 of the proof of membership that it sends with counts, or "".
     change : mapping, optional
         Of a party whose counts this run replaced or took out, see `Request.change`.
     """

@@ -22,6 +22,7 @@ from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEval
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import (
     EXACT,
+    MEMBER,
     NOISY,
     NOTHING,
     PARTY,
@@ -216,6 +217,12 @@ def test_samples_are_loaded_when_they_may_leave_and_not_before(tmp_path: Path) -
 
 
 # ---- answers
+
+
+def test_counts_alone_come_with_the_proof_of_a_member() -> None:
+    member = party(member="its secret")
+    answers = [ask(member, request) for request in (ColumnsRequest(4, CLASSES), CountsRequest(RUN), evaluation())]
+    assert [MEMBER in answer.metrics for answer in answers] == [False, True, False]
 
 
 def test_exact_answers_tell_their_time_and_no_other_does(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class CountsRequest(ExactCountsRequest):
     totals: CountsOfSpecs | None = None  # of the saved run; the server's alone
 
     phase = "counts"
+    proves = True
 
     @property
     def start(self) -> CountsOfSpecs:
