@@ -61,13 +61,13 @@ HOSTILE_TEXTS = [
     ),
     *("9" * 400, "9999-12-31", "0000-00-00", "31.02.2020", "1+0j", "=cmd|'/C calc'!A0", "\ufffd", "\u202e", "x" * 5000),
 ]
-HOSTILE_LINES = [
+HOSTILE_LINES = [  # but an open quote, which damages the file as a whole: it is refused at the start, whatever is asked
     *(
         b"",
         b",,,,",
         b"1,2,m,2020-01-01",
         b"1,2,m,2020-01-01,ash,9",
-        b'"1,2,m',
+        b'"1,2",m',
         b"1,\0,m,2020-01-01,ash",
         b"\xff,1,m,,ash",
     ),
