@@ -63,6 +63,8 @@ class RunOptionsDict(TypedDict, total=False):
     rule: str
     feature_names: Sequence[str] | Schema | None
     learn_schema: bool
+    ignore: Sequence[str]
+    keep: Sequence[str]
     mechanism: Mechanism | None
     federation: Federation | None
     purpose: str
@@ -104,6 +106,9 @@ class RunOptions:
         Derive the schema from summaries of the parties' columns, by one more exchange, see `phases.table_schema`; the
         `n_features` of the plan is then a placeholder. Only with a `HashPlan` of scaling "auto", for purpose "train",
         without `feature_names` and `secure_bound`.
+    ignore, keep : sequence of str, default=()
+        With `learn_schema`: columns that are not used, and columns that are used though their values nearly all differ
+        as those of ids and notes do.
     mechanism : Mechanism, optional
         Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
         their own policies. There is one spec then, without histograms of columns, and no selection.
@@ -149,6 +154,8 @@ class RunOptions:
     rule: str = "balanced"
     feature_names: Sequence[str] | Schema | None = None
     learn_schema: bool = False
+    ignore: Sequence[str] = ()
+    keep: Sequence[str] = ()
     mechanism: Mechanism | None = None
     federation: Federation | None = None
     purpose: str = "train"
@@ -225,6 +232,8 @@ class RunOptions:
         yield "group_column", not is_found, "a category of the run's schema, or none"
         n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
         yield "group_column", n_scores > _MOST_SCORES, "one of fewer levels, or none with so many classes"
+        for name in ("ignore", "keep"):
+            yield name, bool(getattr(self, name)) and not self.learn_schema, "none where no schema is learned"
         yield "learn_schema", self.learn_schema and self.feature_names is not None, "False beside feature_names"
 
     def _run_spec(self) -> RunSpec:

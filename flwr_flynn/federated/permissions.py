@@ -34,7 +34,7 @@ from flwr_flynn.federated.private_rows import (
 )
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Codes, Features, elsewhere, labelled, prepared
+from flwr_flynn.federated.samples import Codes, Features, check_named, elsewhere, labelled, prepared
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
@@ -177,7 +177,7 @@ class SampleAccess:
         """Summary of the raw columns of the training samples, above the floor."""
         if self._admitted != EXACT or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        X, least = self._loaded().X, self.options.min_examples
+        X, least = self._loaded().tables()[0], self.options.min_examples
         return X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
 
     def inputs(self, run: RunSpec, before: bool = False) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -254,7 +254,10 @@ class SampleAccess:
 
     def _prepare(self, run: RunSpec) -> None:
         """Refuse a request that no row can be hashed for, before any is looked at: by its columns, and by zeros."""
-        check_columns(self._rows(), self._names, run.spec.n_features)
+        rows = self._rows()
+        if rows.names is not None:
+            check_named(self._names)
+        check_columns(rows, self._names, run.spec.n_features)
         for hasher in run.hashers:
             hasher.active(np.zeros((1, hasher.n_features)))
 

@@ -21,14 +21,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.federated.samples import Codes, Features, Label, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.row_wise import TRUTHS, encode_rows
+from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_frame, series_values, with_columns
+from flwr_flynn.tables.table import Table, as_name, by_name, is_frame, names_of, series_values
+from flwr_flynn.tables.texts import TRUTHS
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
@@ -87,9 +88,7 @@ class GivenRows(RowReader):
         check_form(*self._pairs[0])
         X = samples.X
         self.n_rows, self.width = X.shape
-        self.names = X.names if isinstance(X, Table) and X.is_named else None
-        if is_frame(X):
-            self.names = [as_name(name) for name in X.columns]
+        self.names = names_of(X) if is_frame(X) else X.names if isinstance(X, Table) and X.is_named else None
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
         """The training rows, or those that are held out, at most so many at a time."""
@@ -126,19 +125,13 @@ def check_form(X: Any, y: Any) -> None:
 
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for; nothing is said of the others."""
-    names, known = features.names if isinstance(features, Schema) else features, rows.names or ()
+    names, known = features.names if isinstance(features, Schema) else features, rows.names
     if len(set(names)) < len(names):
         raise DataError("features", "features of different names", f"{len(names) - len(set(names))} named again")
-    by_name = features.is_named if isinstance(features, Schema) else _has_some(known, names)
-    if not by_name:
+    if known is None or not names or (isinstance(features, Schema) and not features.is_named):
         check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
-    elif missing := [name for name in names if name not in known]:
-        raise with_columns(DataError("columns", "the features of the run", "not all"), known, missing)
-
-
-def _has_some(known: Sequence[str], names: Sequence[str]) -> bool:
-    """True if columns are found by name: columns of other names alone, such as the numbers of pandas, have places."""
-    return not {*known}.isdisjoint(names)
+    elif None in by_name(known, [*map(as_name, names)]):
+        raise with_names(DataError("columns", "the features of the run", "not all"), known, most=20)
 
 
 def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
@@ -237,15 +230,14 @@ def as_numbers(X: Any, features: Features) -> tuple[Any, npt.NDArray[np.bool_]]:
 
 
 def _by_name(X: Any, names: Sequence[str]) -> npt.NDArray[Any]:
-    """The columns of these names as an array; those of arrays, and of tables with other names alone, as they stand."""
+    """The columns of these names as an array; those of arrays, and of frames without names, as they stand."""
+    known = (X.names if X.is_named else None) if isinstance(X, Table) else names_of(X) if is_frame(X) else None
+    indices = range(X.shape[1]) if known is None or not names else by_name(known, [*map(as_name, names)])
     if isinstance(X, Table):
-        X = X.only(names) if _has_some(X.names, names) else X
-        return _columns_of(X.columns, len(X))
+        return _columns_of([X.columns[index or 0] for index in indices], len(X))
     if not is_frame(X):
         return np.asarray(X)
-    known = {as_name(name): name for name in X.columns}
-    chosen = [known[name] for name in names] if _has_some([*known], names) else [*X.columns]
-    columns = [series_values(X[name]) for name in chosen]
+    columns = [series_values(X[X.columns[index or 0]]) for index in indices]
     # Durations of a data frame are no numbers: in a column with a word they would be none either.
     return _columns_of([np.full(len(each), np.nan) if each.dtype.kind == "m" else each for each in columns], len(X))
 

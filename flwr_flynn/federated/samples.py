@@ -6,6 +6,7 @@ are read one by one, see `private_rows`.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_names, with_rows
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_frame
+from flwr_flynn.tables.table import Table, as_name, by_name, is_frame, names_of
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 Label = str | int
 
@@ -116,6 +118,13 @@ class Samples:
     y: Any  # (n,) labels
     X_test: Any = None  # held-out samples for the evaluation
     y_test: Any = None
+    names: Sequence[str] | None = None  # of the columns of arrays that were read from a file with names
+
+    def tables(self) -> list[Any]:
+        """The samples and those held out, as they are or, with `names`, as tables."""
+        if self.names is None:
+            return [self.X, self.X_test]
+        return [None if X is None else Table(self.names, [*X.T.astype(np.float64)]) for X in (self.X, self.X_test)]
 
 
 def labelled(
@@ -148,51 +157,66 @@ _MANY = 10  # values that are no matter of chance
 def prepared(
     samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str, bool], None]
 ) -> Samples:
-    """Samples as a run asks for them; those that were loaded by a schema may be numbers already."""
+    """Samples as a run asks for them; those that were loaded by a schema may be numbers already.
+
+    Columns with names are found by their names, and refused in a run without.
+    """
     is_table = isinstance(samples.X, Table) or is_frame(samples.X)
     if isinstance(features, Schema):
-        if not (is_given or is_table):
+        if not (is_given or is_table or samples.names):
             return samples
-        n = len(samples.X) + (0 if samples.X_test is None else len(samples.X_test))
+        parts = samples.tables()
+        n = sum(len(X) for X in parts if X is not None)
         check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
-        X_test = None if samples.X_test is None else features.encode(samples.X_test)
-        return Samples(features.encode(samples.X), samples.y, X_test, samples.y_test)
-    if isinstance(samples.X, Table):
-        return as_plain(samples, features)
-    return by_names(samples, features) if features and is_table else samples
+        X, X_test = (None if X is None else encoded(features, X) for X in parts)
+        return Samples(X, samples.y, X_test, samples.y_test)
+    if samples.names or has_names(samples.X):
+        check_named(features)
+    if not is_table:
+        return samples
+    X, X_test = (None if X is None else as_plain(Table.of(X), features) for X in samples.tables())
+    return Samples(X, samples.y, X_test, samples.y_test)
 
 
-def as_plain(samples: Samples, names: Sequence[str]) -> Samples:
-    """Samples of raw columns as numbers without gaps, for a run without a schema; all columns without names."""
-    parts: list[Any] = []
-    for table in (samples.X, samples.X_test):
-        if table is None:
-            parts.append(None)
-            continue
-        schema = Schema([Column(name, "number", gaps=False) for name in names or table.names], table.is_named)
-        X = schema.encode(table)
-        for name, n_gaps in zip(schema.names, np.isnan(X).sum(axis=0).tolist(), strict=True):
-            if n_gaps:
-                error = DataError(f"column {name[:60]!r}", "no gaps in a run without a schema", "some")
-                raise with_rows(error, f"{n_gaps} of {len(X)} rows")
-        parts.append(X)
-    return Samples(parts[0], samples.y, parts[1], samples.y_test)
+def check_named(features: Features) -> None:
+    """Refuse a run without names of columns for samples that have some: positions may differ between parties."""
+    if not features:
+        expected = 'names of columns, or learn_schema=True (flwr run: feature-names, or schema = "learn")'
+        raise DataError("feature_names", f"{expected}, as the columns here have names", "none")
 
 
-def by_names(samples: Samples, names: Sequence[str]) -> Samples:
-    """Samples in data frames with the columns of these names, in this order; frames without any keep theirs."""
+def has_names(X: Any) -> bool:
+    """True for a table, its summary, or what `Table.of` takes, whose columns have names."""
+    return names_of(X) is not None if is_frame(X) else bool(getattr(X, "is_named", False))
 
-    def chosen(X: Any) -> Any:
-        known = {as_name(name): name for name in X.columns}
-        missing = [name for name in names if name not in known]
-        if len(missing) == len(names):  # such as the numbers of pandas
-            return X
-        if missing:
-            raise DataError("columns", "the features of the run", f"{len(missing)} of {len(names)} missing")
-        return X[[known[name] for name in names]]
 
-    X_test = None if samples.X_test is None else chosen(samples.X_test)
-    return Samples(chosen(samples.X), samples.y, X_test, samples.y_test)
+def encoded(schema: Schema, X: Any) -> npt.NDArray[Any]:
+    """The numbers of rows; the log has what is remarkable about them."""
+    table = Table.of(X)
+    numbers = schema.encode(table)
+    for remark in schema.remarks(table, numbers):
+        log.warning("FlyNN: %s", remark)
+    return numbers
+
+
+def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
+    """The columns of these names, or all, as numbers without gaps, for a run without a schema."""
+    indices: Sequence[int | None] = range(len(table.names))
+    if names and table.is_named:
+        indices = by_name(table.names, [*map(as_name, names)])
+        if missing := [name for name, index in zip(names, indices, strict=True) if index is None]:
+            error = DataError("columns", "the features of the run", f"{len(missing)} of {len(names)} missing")
+            raise with_names(error, table.names, most=20)
+    columns = []
+    for index, name in zip(indices, names or table.names, strict=len(indices) == len(names)):
+        column = table.columns[index or 0]
+        if column.dtype.kind != "f":
+            raise DataError(f"column {name[:60]!r}", "numbers in a run without a schema", table.kinds[index or 0])
+        if n_gaps := int(np.isnan(column).sum()):
+            error = DataError(f"column {name[:60]!r}", "no gaps in a run without a schema", "some")
+            raise with_rows(error, f"{n_gaps} of {len(table)} rows")
+        columns.append(column)
+    return np.column_stack(columns) if columns else np.empty((len(table), 0))
 
 
 def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float64]) -> list[str]:

@@ -77,6 +77,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         `model.gram`; 0 is none. Default: by `effort`. Its sums stay, 4 bytes for each pair of rows: `partial_fit` and
         `forget` change them and solve again, with ridge strength, temperature and weight as `fit` chose them. `merge`
         drops it, and so do both after `load`: files have no sums.
+    min_examples : int, default=5
+        Rows that a text of a category needs to become a level of the model.
+    ignore, keep : sequence of str, default=()
+        Columns of a data frame that are not used; and those that are used though nearly all of their values differ:
+        texts, and integers that are no measurements, are left out as ids and notes.
 
     Attributes
     ----------
@@ -111,6 +116,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
         "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
+        "min_examples": [Interval(Integral, 1, None, closed="left")],
+        "ignore": [tuple, list],
+        "keep": [tuple, list],
     }
 
     _gram: LearnedGram | None = None  # of `fit`, with sums that later samples change
@@ -131,6 +139,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         effort: str = "default",
         max_members: int = 3,
         gram: int | None = None,
+        min_examples: int = 5,
+        ignore: Sequence[str] = (),
+        keep: Sequence[str] = (),
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -146,6 +157,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.effort = effort
         self.max_members = max_members
         self.gram = gram
+        self.min_examples = min_examples
+        self.ignore = ignore
+        self.keep = keep
 
     # -------- other ways to make one
 

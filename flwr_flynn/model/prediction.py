@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
@@ -25,6 +26,7 @@ from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.model.model_html import model_html
 from flwr_flynn.tables.kinds_and_levels import learned
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
 
 Floats = npt.NDArray[np.float64]
 
@@ -195,7 +197,10 @@ class PredictionMixin:
         """Validate X, or X and y, by scikit-learn's rules, or by the schema. Errors name the columns concerned."""
         schema = self._schema if reset else self.model_.schema
         if schema is not None:
-            numbers = schema.encode(X)
+            table = Table.of(X)
+            numbers = schema.encode(table)
+            for remark in schema.remarks(table, numbers):
+                warnings.warn(remark, UserWarning, stacklevel=4)
             if not len(numbers):
                 raise DataError("X", "at least 1 sample", 0)
             if isinstance(y, str):
@@ -214,7 +219,7 @@ class PredictionMixin:
         self._schema, spec = None, getattr(self, "spec", None)
         if spec is not None and np.shape(X)[1:] == (spec.n_features,):
             return X  # hashed as it stands
-        X, self._schema = learned(X)
+        X, self._schema = learned(X, *(getattr(self, name) for name in ("min_examples", "ignore", "keep")))
         if self._schema is not None:
             self.n_features_in_ = X.shape[1]
             vars(self).pop("feature_names_in_", None)

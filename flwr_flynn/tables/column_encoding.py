@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.table import KINDS, as_level, as_name, days_of, parts_of
+from flwr_flynn.tables.table import KINDS, as_level, as_name, days_of, forms_of_level, parts_of
 
 Array = npt.NDArray[Any]
 
@@ -48,6 +48,8 @@ class Column:
         For readers.
     gap_texts : sequence of str
         Texts of missing values in files, beside the usual ones.
+    required : bool, default=False
+        Refuse a table without the column, in which all values would be gaps.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Column:
     high: float | None = None
     unit: str = ""
     gap_texts: Sequence[str] = ()
+    required: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.name, str):
@@ -65,7 +68,8 @@ class Column:
         if not is_nameable(self.name):
             raise SchemaError("name", f"1 to {LONGEST} printable characters", shown(self.name))
         one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
-        boolean(f"column {self.name!r} gaps", self.gaps, SchemaError)
+        for name in ("gaps", "required"):
+            boolean(f"column {self.name!r} {name}", getattr(self, name), SchemaError)
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
             raise SchemaError(f"column {self.name!r} levels", "a list of texts", type(self.levels).__name__)
         levels = tuple(as_level(level) or "" if isinstance(level, str) else level for level in self.levels)
@@ -117,6 +121,7 @@ class Column:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values |= {"levels": list(self.levels), "gap_texts": list(self.gap_texts)}
         usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": "", "gap_texts": []}
+        usual["required"] = False
         return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
 
     def write(self, values: Array, out: Array) -> None:
@@ -149,14 +154,29 @@ class Column:
 
 
 class _codebook(dict[Any, int]):
-    """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value."""
+    """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value.
+
+    A value that is no level is looked up in the forms that levels may have elsewhere (`forms_of_level`), unless two
+    levels have the form: what a file writes as Heart, True or 01 another one writes as heart, 1 or 1.
+    """
 
     def __init__(self, levels: Sequence[str]) -> None:
-        super().__init__({level: index for index, level in enumerate(levels)})
+        forms: dict[str, set[int]] = {}
+        for index, level in enumerate(levels):
+            for form in forms_of_level(level):
+                forms.setdefault(form, set()).add(index)
+        super().__init__({form: min(indices) for form, indices in forms.items() if len(indices) == 1})
+        self.update({level: index for index, level in enumerate(levels)})
         self[None] = -2
 
     def __call__(self, value: Any) -> int:
-        return self.get(value, -1)
+        if value not in self:
+            # Each value is looked at once, but not so many that they fill the memory.
+            code = next((self[form] for form in forms_of_level(value) if form in self), -1)
+            if len(self) > 2**16:
+                return code
+            self[value] = code
+        return self[value]
 
 
 def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:

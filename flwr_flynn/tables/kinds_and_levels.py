@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS, Column, is_nameable
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
-from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, missing, needs_table
+from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, form_of, is_frame, missing, names_of, needs_table
+from flwr_flynn.tables.texts import BESIDE, is_beside
 
 MOST_ROWS = 2**53
 
@@ -31,7 +34,7 @@ class ColumnSummary:
         Rows of the parties that have the column.
     rows : mapping of str to int
         Rows of the parties at which the column is of each kind, those with gaps included. A column of gaps alone is
-        of none.
+        of none, and one whose values nearly all differ is of a kind of its own: "id" or "text".
     gaps : int
         Rows without a value.
     levels : mapping of str to int
@@ -48,12 +51,12 @@ class ColumnSummary:
         for what, values in (("rows", self.rows), ("levels", self.levels), ("sizes", sizes)):
             if not isinstance(values, Mapping) or not all(_is_number(value) for value in values.values()):
                 raise SchemaError(f"summary {what}", "numbers of rows", type(values).__name__)
-        if set(self.rows) - set(KINDS):
+        if set(self.rows) - {*KINDS, *_PERSONAL}:
             raise SchemaError("summary rows", f"kinds among {', '.join(KINDS)}", f"{len(self.rows)} others")
         # Two forms of one level, or below of one name, would make a schema that nobody can use.
         if bad := sum(not is_nameable(level) or as_level(level) != level for level in self.levels):
             raise SchemaError("summary levels", "short printable texts", f"{bad} others")
-        if (n := sum(self.levels.values())) > (most := self.rows.get("category", 0)):
+        if (n := sum(self.levels.values())) > (most := self.rows.get("category", 0) + self.rows.get("text", 0)):
             raise SchemaError("summary levels", f"levels of at most {most} rows", n)
         if (n := max(sum(self.rows.values()), self.gaps)) > self.n_rows:
             raise SchemaError("summary rows", f"at most {self.n_rows}", n)
@@ -117,41 +120,61 @@ class TableSummary:
 
     def __add__(self, other: TableSummary) -> TableSummary:
         if self.columns and other.columns and self.is_named != other.is_named:
-            raise SchemaError("summary", "tables with names of columns alone, or without alone", "both")
+            # Columns without names cannot be told which they are: their party declines, whoever answers first.
+            return self if self.is_named else other
         names = dict.fromkeys((*self.columns, *other.columns))
         empty = ColumnSummary(0, {})
         columns = {name: self.columns.get(name, empty) + other.columns.get(name, empty) for name in names}
         is_named = self.is_named if self.columns else other.is_named
         return TableSummary(columns, self.n_rows + other.n_rows, is_named)
 
-    def schema(self) -> tuple[Schema, dict[str, str]]:
+    def schema(self, ignore: Sequence[str] = (), keep: Sequence[str] = ()) -> tuple[Schema, dict[str, str]]:
         """The schema of these tables, and columns that are left out, with the reasons.
 
         It has the columns that more than half of the rows have, in the order of their names, the most frequent
         `LEARNED_LEVELS` of each category in the order of their texts, and bits for gaps where there are any. Left out
-        are columns without values, and texts that are nearly all different.
+        are columns to `ignore`, columns without values, and, but for those to `keep`, columns in which nearly all
+        values differ: texts, and integers that are no measurements. Names that differ in capitals are one.
         """
         kept: list[Column] = []
         left_out, width = {}, 0
+        columns = self._by_form() if self.is_named else self.columns
+        ignored, forced = ({form_of(as_name(name)) for name in names} for names in (ignore, keep))
+        if unknown := (ignored | forced) - {*map(form_of, columns)}:
+            raise SchemaError("ignore, keep", "names of columns", f"{len(unknown)} others")
         # Parties have their columns in orders of their own.
-        for name, summary in sorted(self.columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
-            if not self.is_named:  # by their positions all columns are needed
-                kept.append(_column_of(name, summary))
-            elif 2 * summary.n_rows <= self.n_rows:
-                left_out[name] = f"only {summary.n_rows} of {self.n_rows} rows have it"
-            elif summary.kind is None:
-                left_out[name] = "no values"
-            elif summary.kind == "category" and max(summary.levels.values(), default=0) < 2:
-                left_out[name] = "no text occurs twice, or often enough to be told"
-            elif not is_nameable(name):
-                left_out[name] = "a name that is long or not printable"
-            elif (width := width + (column := _column_of(name, summary)).width) > MOST_NUMBERS:
+        for name, summary in sorted(columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
+            form = form_of(name)
+            reason = _reason(name, summary, self.n_rows, columns, form in forced)
+            if form in ignored:
+                left_out[name] = "ignored"
+            elif self.is_named and reason:
+                left_out[name] = reason
+            elif (width := width + (column := _column_of(name, summary)).width) > MOST_NUMBERS and self.is_named:
                 left_out[name] = f"beyond {MOST_NUMBERS} numbers a row"
-            else:
+            else:  # without names all columns are needed
                 kept.append(column)
         if not kept:
-            raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot")
-        return Schema(kept, self.is_named), left_out
+            reasons = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
+            raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot: {reasons}")
+        known = [name for name in left_out if 2 * columns[name].n_rows > self.n_rows and is_nameable(name)]
+        return Schema(kept, self.is_named, ignore=known), left_out
+
+    def _by_form(self) -> dict[str, ColumnSummary]:
+        """The columns, with names that differ in capitals as one, under that of most rows."""
+        alike: dict[str, list[str]] = {}
+        for name in sorted(self.columns, key=lambda name: (-self.columns[name].n_rows, name)):
+            alike.setdefault(form_of(name), []).append(name)
+        columns: dict[str, ColumnSummary] = {}
+        for names in alike.values():
+            total = ColumnSummary(0, {})
+            for name in names:
+                total += self.columns[name]
+            if len(names) > 1 and total.n_rows > self.n_rows:  # a table has both
+                columns |= {name: self.columns[name] for name in names}
+            else:
+                columns[names[0]] = total
+        return columns
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
@@ -179,19 +202,22 @@ class TableSummary:
         return cls(columns, n_rows, is_named)
 
 
-def learned(X: Any) -> tuple[Any, Schema | None]:
+def learned(X: Any, min_examples: int, ignore: Sequence[str] = (), keep: Sequence[str] = ()) -> tuple[Any, Any]:
     """X as it is and None, if it is of plain numbers; else as a table, with its schema.
 
     A warning names the columns that are left out, a `SchemaError` is raised where all are.
     """
-    if not needs_table(X):
+    is_plain = not needs_table(X)
+    if is_plain and not (is_frame(X) and names_of(X)):
+        if ignore or keep:
+            raise SchemaError("ignore, keep", "none for samples whose columns have no names", "names")
         return X, None
     table = Table.of(X)
-    schema, left_out = TableSummary.of(table).schema()
-    if left_out:
-        named = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
+    schema, left_out = TableSummary.of(table, min_examples).schema(ignore, keep)
+    if chosen := {name: reason for name, reason in left_out.items() if reason != "ignored"}:
+        named = listed([f"{name[:60]!r} ({reason})" for name, reason in chosen.items()])
         warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=4)
-    return (X, None) if schema.is_plain and not left_out else (table, schema)
+    return (X, None) if is_plain and not left_out else (table, schema)
 
 
 def _counted(values: Any, kind: str) -> ColumnSummary:
@@ -199,13 +225,55 @@ def _counted(values: Any, kind: str) -> ColumnSummary:
     n_gaps = found.pop(None, 0) if kind == "category" else int(missing(values).sum())
     if n_gaps == n:
         return ColumnSummary(n, {}, n)
+    if kind == "category" and n - n_gaps >= _FEW:
+        length = sum(len(text) * k for text, k in found.items()) / (n - n_gaps)
+        if len(found) > (_NEARLY_ALL if length <= _LONG else _SOME) * (n - n_gaps):
+            kind, found = "text", Counter({text: k for text, k in found.items() if k >= _OFTEN})
+    elif kind == "number" and _are_ids(values[~np.isnan(values)]):
+        kind = "id"
     return ColumnSummary(n, {kind: n}, n_gaps, {text: k for text, k in found.items() if is_nameable(text)})
 
 
+_PERSONAL = {"id": "integers that nearly all differ, as ids do", "text": "texts that nearly all differ"}
+_FEW, _NEARLY_ALL, _SOME, _LONG = 30, 0.8, 0.2, 40  # values; shares of different texts, longer ones with the second
+_OFTEN = 5  # rows that share a text of a column whose texts nearly all differ
+
+
+def _are_ids(values: Any) -> bool:
+    """True for integers that nearly all differ, and are no measurements.
+
+    Those of measurements are round in more than chance, negative, or about half of them are near the middle; ids have
+    no gaps between them, or are spread evenly.
+    """
+    n = len(values)
+    if n < _FEW or (values < 0).any() or (values % 1 != 0).any():
+        return False
+    different = np.unique(values)
+    if len(different) < 0.95 * n:
+        return False
+    if np.median(np.diff(different)) <= 2:
+        return True
+    low, q1, q3, high = np.quantile(values, [0.05, 0.25, 0.75, 0.95])
+    return bool((values % 10 == 0).mean() < 0.25 and q3 - q1 >= 0.48 * (high - low))
+
+
+def _reason(name: str, summary: ColumnSummary, n_rows: int, names: Iterable[str], is_forced: bool) -> str:
+    """Why a column is left out; "" where it is not."""
+    if not is_beside(name, names) and 2 * summary.n_rows <= n_rows:
+        return f"only {summary.n_rows} of {n_rows} rows have it"
+    if summary.kind is None:
+        return "no values"
+    if summary.kind in _PERSONAL and not is_forced:
+        return _PERSONAL[summary.kind]
+    if summary.kind in ("category", "text") and max(summary.levels.values(), default=0) < 2:
+        return "no text occurs twice, or often enough to be told"
+    return "" if is_nameable(name) else "a name that is long or not printable"
+
+
 def _column_of(name: str, summary: ColumnSummary) -> Column:
-    kind = summary.kind or "number"
+    kind = {"id": "number", "text": "category", None: "number"}.get(summary.kind, summary.kind)
     levels = sorted(_most_frequent(summary.levels, LEARNED_LEVELS)) if kind == "category" else ()
-    return Column(name, kind, levels, summary.gaps > 0)
+    return Column(name, kind or "number", levels, summary.gaps > 0 and not name.endswith(BESIDE))
 
 
 def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:

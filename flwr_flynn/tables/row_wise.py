@@ -17,13 +17,8 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_frame, is_gap, level_of, moment_of, series_values
-
-GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
-"""Texts of missing values, in lower case."""
-
-TRUTHS = {"false": 0.0, "true": 1.0}
-"""Texts of booleans, in lower case."""
+from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, level_of, moment_of, names_of, series_values
+from flwr_flynn.tables.texts import GAP_TEXTS, number_of
 
 _TIME = r"(?:[T ](?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
 _ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)" + _TIME, re.ASCII)
@@ -47,24 +42,20 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[n
 
 
 def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
-    if schema.is_named and (isinstance(X, Table) or is_frame(X)):
-        known = X.names if isinstance(X, Table) else [as_name(name) for name in X.columns]
-        if missing := sum(name not in known for name in schema.names):
-            raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
-        if not isinstance(X, Table):
-            X = Table([as_name(name) for name in X.columns], [series_values(X[name]) for name in X.columns])
-        return [_values(column) for column in X.only(schema.names).columns]
-    if isinstance(X, Table) or is_frame(X):  # by position
-        return [_values(column) for column in (X.columns if isinstance(X, Table) else map(series_values, _series(X)))]
+    if isinstance(X, Table) or is_frame(X):
+        names = (X.names if X.is_named else None) if isinstance(X, Table) else names_of(X)
+        columns = [*X.columns] if isinstance(X, Table) else [series_values(X[name]) for name in X.columns]
+        if schema.is_named == (names is not None):
+            indices = by_name(names or (), schema.names) if schema.is_named else range(len(columns))
+            if missing := sum(index is None for index in indices):
+                raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
+            return [_values(columns[index]) for index in indices if index is not None]
+        raise DataError("X", "columns with names, or a schema without", "one of them")
     array = np.asarray(X)
     if schema.is_named or array.ndim != 2 or array.shape[1] != len(schema.columns):
         expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
         raise DataError("X", expected, f"an array of shape {array.shape}")
     return [_values(array[:, j]) for j in range(array.shape[1])]
-
-
-def _series(X: Any) -> list[Any]:
-    return [X[name] for name in X.columns]
 
 
 def _values(column: npt.NDArray[Any]) -> Sequence[Any]:
@@ -91,15 +82,10 @@ def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], np
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, str):
-        if value.lower() in TRUTHS:
-            return TRUTHS[value.lower()]
-        if "_" in value:  # which Python allows between digits
-            raise ValueError
     if isinstance(value, date | complex):
         raise TypeError
-    number = float(value)
-    if np.isnan(number):
+    number = number_of(value)[0] if isinstance(value, str) else float(value)
+    if number is None or np.isnan(number):
         raise ValueError
     return number
 

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, listed
-from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_rows
+from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown
-from flwr_flynn.tables.table import Table, level_of, missing
+from flwr_flynn.tables.table import Table, by_name, level_of, missing, numerals_of, split
+from flwr_flynn.tables.texts import BESIDE, is_beside
 
 Array = npt.NDArray[Any]
 
@@ -47,6 +48,8 @@ class Schema:
         Name of the column of labels in files.
     classes : sequence of str or of int
         The labels, where they are public.
+    ignore : sequence of str
+        Columns that tables may have and that are not used, such as ids.
 
     Examples
     --------
@@ -63,10 +66,14 @@ class Schema:
     is_named: bool = True
     label: str = ""
     classes: Sequence[str | int] = ()
+    ignore: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "classes", tuple(self.classes))
+        object.__setattr__(self, "ignore", tuple(self.ignore))
+        if not all(isinstance(name, str) for name in self.ignore) or {*self.ignore} & {*self.names}:
+            raise SchemaError("ignore", "names of other columns than the schema's", f"{len(self.ignore)} entries")
         boolean("is_named", self.is_named, SchemaError)
         if not 1 <= len(self.columns) <= MOST_COLUMNS:
             raise SchemaError("columns", f"1 to {MOST_COLUMNS} columns", len(self.columns))
@@ -138,20 +145,53 @@ class Schema:
         return out
 
     def checked(self, X: Any) -> Table:
-        """The columns of this schema, by name, each of its kind; a column of gaps alone is of any kind."""
+        """The columns of this schema, by name, each of its kind; a column that is not there is one of gaps."""
         table = Table.of(X)
         if self.is_named and not table.is_named:
             raise DataError("X", "a table with the names of its columns", "an array without")
-        if not self.is_named:
-            if table.shape[1] != len(self.columns):
-                raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
-            table = Table(self.names, table.columns)
-        if missing := [name for name in self.names if name not in table.names]:
-            what = f"{len(missing)} of {len(self.names)} missing: {listed([shown(name) for name in missing])}"
-            raise DataError("columns", "the columns of the schema", what)
-        found = table.only(self.names)
-        pairs = zip(self.columns, found.columns, found.kinds, strict=True)
-        return Table(self.names, [_as_kind(column, values, kind) for column, values, kind in pairs])
+        if not self.is_named and table.shape[1] != len(self.columns):
+            raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
+        indices = self.found(table.names) if self.is_named else range(len(self.columns))
+        columns = [_gaps(column, len(table)) for column in self.columns]
+        for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
+            if at is None:
+                continue
+            columns[index], words = _as_kind(column, table.columns[at], table.kinds[at])
+            if words is not None and (beside := f"{column.name}{BESIDE}") in self.names:
+                columns[self.names.index(beside)] = words
+        return Table(self.names, columns)
+
+    def found(self, names: Sequence[str]) -> list[int | None]:
+        """Index of each column among the names of a table, None for one that is not there.
+
+        A `DataError` refuses a table without a required column, and one that has a name that nobody knows in the place
+        of one that all know: probably another spelling.
+        """
+        indices = by_name(names, self.names)
+        pairs = zip(self.columns, indices, strict=True)
+        lacking = [column for column, at in pairs if at is None and not is_beside(column.name, self.names)]
+        used = {names[index] for index in indices if index is not None} | {*self.ignore, self.label}
+        own = [name for name in names if name not in used and not is_beside(name, names)]
+        if bad := [column.name for column in lacking if own or column.required or len(lacking) == len(self.names)]:
+            expected = "the columns of the schema (a table that lacks one has no others, or names them in ignore)"
+            got = f"{len(bad)} of {len(self.names)} missing: {listed([shown(name) for name in bad])}"
+            error = DataError("columns", expected, f"{got}; {len(own)} others")
+            raise with_names(error, own or names, most=20)
+        return indices
+
+    def remarks(self, table: Table, numbers: Array) -> list[str]:
+        """Warnings about a table and its numbers: columns that are not there, categories in which nothing is known."""
+        remarks, first = [], 0
+        indices = self.found(table.names) if self.is_named else range(len(self.columns))
+        for column, index in zip(self.columns, indices, strict=True):
+            end = first + len(column.levels)
+            if index is None and not is_beside(column.name, self.names):
+                remarks.append(f"column {column.name!r} is not there: all of its values are gaps")
+            elif index is not None and column.levels and not numbers[:, first:end].any():
+                has_values = not missing(table.columns[index]).all()
+                remarks += [f"column {column.name!r}: no value is one of its levels"] * has_values
+            first += column.width
+        return remarks
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
@@ -160,6 +200,7 @@ class Schema:
             **({} if self.is_named else {"is_named": False}),
             **({"label": self.label} if self.label else {}),
             **({"classes": list(self.classes)} if self.classes else {}),
+            **({"ignore": list(self.ignore)} if self.ignore else {}),
         }
 
     @classmethod
@@ -167,7 +208,7 @@ class Schema:
         """The schema of such values, which may come from anybody; a `SchemaError` for anything else."""
         if isinstance(values, Mapping) and values.get("images"):
             raise SchemaError("images", "features that parties make of images before the run", "a schema of 0.8")
-        _check_keys("schema", values, {"columns", "is_named", "label", "classes"}, {"columns"})
+        _check_keys("schema", values, {"columns", "is_named", "label", "classes", "ignore"}, {"columns"})
         entries = values["columns"]
         if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_COLUMNS:
             got = len(entries) if isinstance(entries, list) else type(entries).__name__
@@ -186,26 +227,37 @@ class Schema:
         label = values.get("label", "")
         if not isinstance(label, str):
             raise SchemaError("label", "a text", type(label).__name__)
-        columns = [Column(**entry) for entry in entries]
-        return cls(columns, values.get("is_named", True), label, classes)
+        ignore = values.get("ignore", [])
+        if not isinstance(ignore, list) or len(ignore) > MOST_COLUMNS:
+            raise SchemaError("ignore", f"a list of at most {MOST_COLUMNS} names", type(ignore).__name__)
+        return cls([Column(**entry) for entry in entries], values.get("is_named", True), label, classes, ignore)
 
     def without_labels(self) -> Schema:
         """The schema of the columns alone, as it is sent and kept."""
         return replace(self, label="", classes=())
 
 
-def _as_kind(column: Column, values: Array, kind: str) -> Array:
-    """The values in the dtype of a column's kind; refused if they are of another."""
-    if kind == column.kind == "category" and column.gap_texts:
-        return np.array([None if value in column.gap_texts else value for value in values.tolist()], object)
+def _gaps(column: Column, n: int) -> Array:
+    """A column without values."""
+    empty: dict[str, Any] = {"number": np.nan, "category": None, "date": np.datetime64("NaT")}
+    dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
+    return np.full(n, empty[column.kind], dtypes[column.kind])
+
+
+def _as_kind(column: Column, values: Array, kind: str) -> tuple[Array, Array | None]:
+    """The values in the dtype of a column's kind, refused if they are of another, and the texts beside numbers."""
+    if kind == "category" and column.gap_texts:
+        values = np.array([None if value in column.gap_texts else value for value in values.tolist()], object)
     if kind == column.kind:
-        return values
+        return values, None
     if missing(values).all():
-        empty: dict[str, Any] = {"number": np.nan, "category": None, "date": np.datetime64("NaT")}
-        dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
-        return np.full(len(values), empty[column.kind], dtypes[column.kind])
+        return _gaps(column, len(values)), None
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
-        return np.array([level_of(value) for value in values.tolist()], object)
+        return np.array([level_of(value) for value in values.tolist()], object), None
+    if column.kind == "number" and kind == "category":
+        numbers, words = split(values, numerals_of(values))
+        if not np.isnan(numbers).all():
+            return numbers, words
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
 
 
@@ -226,7 +278,7 @@ def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> 
 LARGEST = 2**23
 """Bytes of a schema file, at most: room for the drafts of files with thousands of columns."""
 
-_TOP = ("label", "classes", "is-named", "gap-texts", "column")
+_TOP = ("label", "classes", "is-named", "ignore", "gap-texts", "column")
 
 
 def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = None) -> str:
@@ -247,6 +299,7 @@ def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = Non
         "label": schema.label or None,
         "classes": list(schema.classes) or None,
         "is-named": None if schema.is_named else False,
+        "ignore": list(schema.ignore) or None,
     }
     lines = _entries("", top, notes)
     for column in schema.columns:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -20,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
-from flwr_flynn.errors import DataError, with_names
+from flwr_flynn.errors import DataError
+from flwr_flynn.tables.texts import BESIDE, Numerals
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +30,8 @@ KINDS = ("number", "category", "date")
 
 _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
+_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_TRUTHS = {"false": "0", "true": "1"}
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
 
 
@@ -69,9 +73,13 @@ class Table:
         if isinstance(X, cls):
             return X
         if is_frame(X):
-            names = [as_name(name) for name in X.columns]
-            _check_different(names)
-            return cls(names, [_of_series(X[name], as_name(name)) for name in X.columns])
+            names = names_of(X)
+            columns: dict[str, Array] = {}
+            for name, own in zip(names or map(str, range(len(X.columns))), X.columns, strict=True):
+                columns[name] = values = _of_series(X[own], name)
+                if names and values.dtype.kind == "O" and not _is_category(X[own]):
+                    columns |= _split(name, values)
+            return cls([*columns], [*columns.values()], names is not None)
         array = X if isinstance(X, np.ndarray) else _array_of(X)
         if array.ndim != 2:
             raise DataError("X", "shape (samples, features)", f"{array.ndim} dimension(s)")
@@ -119,17 +127,30 @@ def as_name(name: Any) -> str:
     return " ".join(unicodedata.normalize("NFC", str(name)).split())
 
 
-def with_columns(error: DataError, columns: Sequence[str], wanted: Sequence[str]) -> DataError:
-    """`error` with notes for this machine's log: the columns there, and those with nearly the wanted names."""
-    by_form = {_form(name): name for name in wanted}
-    alike = [(column, by_form.get(_form(column), column)) for column in columns]
-    pairs = [f"{column[:60]!a} is not {name[:60]!a}" for column, name in alike if column != name]
-    if pairs:
-        error.add_note(f"capitals, blanks and forms of Unicode count: {listed(pairs)}")
-    return with_names(error, columns, most=20)
+def names_of(frame: Any) -> list[str] | None:
+    """Names of the columns of a data frame; None where pandas numbered them, so that they have positions alone."""
+    if not any(isinstance(name, str) for name in frame.columns):
+        return None
+    names = [as_name(name) for name in frame.columns]
+    _check_different(names)
+    return names
 
 
-def _form(name: str) -> str:
+def by_name(columns: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
+    """Index of the column of each wanted name, None without one.
+
+    Where no column has exactly the name, it is the one whose name differs in capitals, blanks or forms of Unicode.
+    """
+    exact = {name: index for index, name in enumerate(columns)}
+    open_forms = Counter(form_of(name) for name in wanted if name not in exact)
+    forms = Counter(form_of(name) for name in columns)
+    alike = {form_of(name): index for index, name in enumerate(columns) if forms[form_of(name)] == 1}
+    alike = {form: index for form, index in alike.items() if open_forms[form] == 1 and columns[index] not in wanted}
+    return [exact.get(name, alike.get(form_of(name))) for name in wanted]
+
+
+def form_of(name: str) -> str:
+    """A name without what people write differently: capitals, blanks and forms of Unicode."""
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
@@ -143,8 +164,11 @@ def needs_table(X: Any) -> bool:
     if isinstance(X, Table):
         return True
     if is_frame(X):
-        _check_different([as_name(name) for name in X.columns])
-        return any(_needs_table(X[name]) for name in X.columns)
+        names_of(X)
+        dtypes = {X[name].dtype for name in X.columns}
+        # Booleans beside numbers, and pandas' own types beside others, become objects in an array.
+        mixes = len(dtypes) > 1 and not all(isinstance(each, np.dtype) and each.kind != "b" for each in dtypes)
+        return mixes or any(_needs_table(X[name]) for name in X.columns)
     array = X if isinstance(X, np.ndarray) else _array_of(X)
     if array.ndim != 2:
         return False
@@ -165,9 +189,6 @@ def _array_of(X: Any) -> Array:
 
 
 def _needs_table(series: Any) -> bool:
-    kind = getattr(series.dtype, "kind", None)
-    if kind in ("b", "i", "u") and isinstance(series.dtype, np.dtype):
-        return False
     values = series.to_numpy()
     if _is_category(series) or values.dtype.kind not in "biufc":
         return True
@@ -215,6 +236,17 @@ def as_level(text: str) -> str | None:
     return (level[:-2] if _INTEGER.fullmatch(level) else level) or None
 
 
+def forms_of_level(level: str) -> tuple[str, ...]:
+    """What a level may look like elsewhere: in other capitals, as a number, as a boolean or its number.
+
+    >>> forms_of_level("Heart"), forms_of_level("01"), forms_of_level("True")
+    (('heart',), ('01', '1'), ('true', '1'))
+    """
+    folded = level.casefold()
+    number = f"{float(folded):.15g}" if _NUMBER.fullmatch(folded) else _TRUTHS.get(folded, folded)
+    return (folded, number) if number != folded else (folded,)
+
+
 def level_of(value: Any) -> str | None:
     """The level that a value of any type is, None for a gap; True is 1, as where a column is of booleans alone."""
     if is_gap(value):
@@ -230,6 +262,33 @@ def _of_series(series: Any, name: str) -> Array:
     """The values of a column of a data frame."""
     values = series.to_numpy()
     return _texts(values.tolist()) if _is_category(series) else _of_values(values, name)
+
+
+def _split(name: str, values: Array) -> dict[str, Array]:
+    """A column of texts as numbers, with what is none in a column beside it; {} where most texts are none, or codes."""
+    numerals = numerals_of(values)
+    if not numerals.are_numbers or numerals.are_codes:
+        return {}
+    numbers, words = split(values, numerals)
+    return {name: numbers} if numerals.n_others == 0 else {name: numbers, f"{name}{BESIDE}": words}
+
+
+def numerals_of(values: Array) -> Numerals:
+    """Facts about a column of texts."""
+    numerals = Numerals()
+    for text, n_rows in Counter(values.tolist()).items():
+        if text is not None:
+            numerals.add(text, n_rows)
+    return numerals
+
+
+def split(values: Array, numerals: Numerals) -> tuple[Array, Array]:
+    """The numbers of a column of texts, NaN for others, and the others, None for numbers."""
+    known = {text: None if text is None else numerals.value(text) for text in {*values.tolist()}}
+    numbers = np.array([known[text] for text in values.tolist()], np.float64)
+    words = values.copy()
+    words[~np.isnan(numbers)] = None
+    return numbers, words
 
 
 def _of_values(values: Array, name: str) -> Array:

@@ -22,12 +22,12 @@ import numpy.typing as npt
 from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import Dialect, codec, detected, objects, unreadable
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile
+from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile, Wanted, unlabelled
 from flwr_flynn.app.data.values import ColumnFacts, Texts, months_come_first
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.row_wise import GAP_TEXTS
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.texts import BESIDE, GAP_TEXTS
 
 CHUNK = 2**14
 """Rows that the standard library reads at a time, at most."""
@@ -192,7 +192,8 @@ class CsvFile(TableFile):
         path: Path,
         label: str | None,
         group: str,
-        features: Sequence[str],
+        features: Wanted,
+        ignore: Sequence[str],
         given: Dialect | None,
         schema: Schema | None,
         column_gaps: Mapping[str, Sequence[str]],
@@ -200,7 +201,7 @@ class CsvFile(TableFile):
     ) -> None:
         self._held_out = held_out
         self.name, self.announced, self._path, self._schema = path.name, bool(features), path, schema
-        self._column_gaps = column_gaps
+        self._column_gaps, self._ignore = column_gaps, ignore
         try:
             self.dialect = detected(path, given)
             known = [self.dialect.encoding]
@@ -217,9 +218,9 @@ class CsvFile(TableFile):
             raise unreadable(path, error) from None
         raise DataError(path.name, f"text in {known[0].upper()}", "another encoding")
 
-    def _survey(self, label: str | None, group: str, features: Sequence[str]) -> None:
+    def _survey(self, label: str | None, group: str, features: Wanted) -> None:
         self._header = header_of(self._path, self.dialect)
-        layout = Layout.of(self.name, self._header, label, group, features)
+        layout = Layout.of(self.name, self._header, label, group, features, self._ignore)
         self.names, self.left_out, self._layout = layout.names, layout.left_out, layout
         for self._fast in (True, False):
             try:
@@ -231,12 +232,21 @@ class CsvFile(TableFile):
         self._typed = [facts.decided(month_first) for facts in self._facts]
         pairs = zip(self._typed, self._facts, strict=True)
         self.reports = [
-            ColumnReport(typed.kind, typed.dtype, facts.gaps, facts.infinite, _n_unfit(facts)) for typed, facts in pairs
+            ColumnReport(typed.kind, typed.dtype, facts.gaps + facts.n_beside, facts.infinite, facts.n_unfit)
+            for typed, facts in pairs
         ]
+        wanted = self._schema.names if self._schema is not None else None
+        for index, name in enumerate(self.names):
+            beside = f"{name}{BESIDE}"
+            if self._facts[index].n_beside and beside not in self.names and (wanted is None or beside in wanted):
+                self._beside.append(index)
+                self.reports.append(ColumnReport("category", np.dtype(np.float64)))
+        self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
 
     def _look(self) -> None:
         """The first pass over all rows."""
         wanted: dict[str, Column] = {}
+        self._beside: list[int] = []  # columns of numbers whose texts make a column of their own
         if self._schema is not None:
             names = self._schema.names if self._schema.is_named else self.names
             wanted = dict(zip(names, self._schema.columns, strict=False))
@@ -248,11 +258,7 @@ class CsvFile(TableFile):
                 facts.add(texts)
             n = len(columns_of_texts[0]) if columns_of_texts else 0
             self.n_rows += n
-            if labels is not None:
-                different, codes = labels.distinct()
-                self.n_unlabelled += int(
-                    np.isin(codes, [i for i, text in enumerate(different) if not text.strip()]).sum()
-                )
+            self.n_unlabelled += 0 if labels is None else int(unlabelled(_objects(labels)).sum())
 
     def _dialect_of(self, name: str) -> Dialect:
         own = self._column_gaps.get(name, ())
@@ -278,6 +284,7 @@ class CsvFile(TableFile):
         try:
             for columns, labels, groups, _, row in self._chunks(self._held_out is not None):
                 values = [typed.values(texts) for typed, texts in zip(self._typed, columns, strict=True)]
+                values += [self._typed[index].beside(columns[index]) for index in self._beside]
                 y, ids = (None if texts is None else _objects(texts) for texts in (labels, groups))
                 yield Batch(values, y, ids, self._mask(row, groups, self._header))
         except (OSError, UnicodeError, csv.Error, NotTaken) as error:  # the file has changed
@@ -286,16 +293,13 @@ class CsvFile(TableFile):
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         forms = ", ".join(sorted({typed.date_format for typed in self._typed if typed.kind == "date"} - {""}))
-        return f"{clean(self.name, 200)}: {self.dialect}; {super().described()}{f'; dates as {forms}' if forms else ''}"
-
-
-def _n_unfit(facts: ColumnFacts) -> int:
-    """Number of values that are not of the kind that a schema wants."""
-    kind = "" if facts.wanted is None else facts.wanted.kind
-    if kind == "number":
-        return facts.words
-    n_values = facts.n - facts.gaps
-    return n_values - max(facts.fits.values(), default=0) if kind == "date" else 0
+        mixed = [
+            f"; {name[:60]}: {facts.numerals.described()}"
+            for name, facts in zip(self.names, self._facts, strict=False)
+            if facts.kind == "number" and (facts.n_beside or facts.numerals.unit)
+        ]
+        dates = f"; dates as {forms}" if forms else ""
+        return f"{clean(self.name, 200)}: {self.dialect}; {super().described()}{dates}{clean(''.join(mixed), 2000)}"
 
 
 def _objects(texts: Texts) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from inspect import signature
@@ -168,7 +168,7 @@ class Dataset:
         indices = np.sort(indices)
         train, held = indices[~test[indices]], indices[test[indices]]
         labels = self.labels
-        return Share(self.X[train], labels[train], self.X[held], labels[held], self.left_out)
+        return Share(self.X[train], labels[train], self.X[held], labels[held], left_out=self.left_out)
 
 
 def checked(file: TableFile) -> Dataset:
@@ -304,7 +304,7 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
 
     X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
     summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
-    the schema.
+    the schema. `names` are those of an array's columns, where no others were asked for.
     """
     file = opened_own(node, features, schema)
     if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
@@ -313,7 +313,8 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
         return Share(summary, np.zeros(0), left_out=file.left_out)
     data = checked(file)
     assert data.test is not None  # of a file
-    return data.share(np.arange(len(data.y)), data.test)
+    share = data.share(np.arange(len(data.y)), data.test)
+    return replace(share, names=file.names if file.is_named and not features else None)
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Share:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.row_wise import GAP_TEXTS
+from flwr_flynn.tables.texts import GAP_TEXTS
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}

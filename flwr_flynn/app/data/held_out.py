@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.app.data.values import Texts, is_gap_text
-from flwr_flynn.tables.row_wise import GAP_TEXTS
+from flwr_flynn.tables.texts import GAP_TEXTS
 
 _GAP = struct.pack("<d", np.nan)
 

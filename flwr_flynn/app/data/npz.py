@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
 from flwr_flynn.app.data.held_out import row_keys
-from flwr_flynn.app.data.table_file import by_name
+from flwr_flynn.app.data.table_file import Wanted, ordered
 from flwr_flynn.errors import DataError, with_names, with_rows
-from flwr_flynn.tables.table import as_name, needs_table
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import as_name
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
@@ -38,34 +39,25 @@ class Arrays(NamedTuple):
 
 
 def read_npz(
-    path: Path,
-    label: str | None,
-    group: str = "",
-    features: Features = (),
-    *,
-    reads_names: bool = False,
-    all_names: bool = False,
+    path: Path, label: str | None, group: str = "", features: Wanted = (), *, all_names: bool = False
 ) -> Arrays:
     """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,); no labels where `label` is None.
 
-    Names are read where features are asked for, with `reads_names` where X is no array of numbers without gaps, and
-    with `all_names` always.
+    With `all_names`, names of the columns that are none are an error.
     """
     with _opened_npz(path, ["X", *([label] if label else []), *([group] if group else [])]) as (has_names, array):
         X, y, groups = array("X"), array(label) if label else None, array(group) if group else None
-        reads = features or all_names or (reads_names and needs_table(X))
-        in_file = array("feature_names") if has_names else None
-        names = in_file if reads else None
+        names = array("feature_names") if has_names else None
     if groups is not None and groups.shape != X.shape[:1]:
         error = DataError(f"{path.name} {group}", "a value for each row", "more or fewer")
         raise with_rows(error, f"{groups.shape} for {X.shape[:1]}")
     if features and X.ndim == 2:
-        order, left_out = _npz_order(path, X.shape[1], names, features)
-        return Arrays(X[:, order], y, groups, features, left_out, X, _named(in_file, X))
+        order, found, left_out = _npz_order(path, X.shape[1], names, features)
+        return Arrays(X[:, order], y, groups, found, left_out, X, _named(names, X))
     are_names = _named(names, X) is not None
     if all_names and names is not None and not are_names and X.ndim == 2:
         raise _no_names(path, names, X.shape[1])
-    return Arrays(X, y, groups, _named(names, X), (), X, _named(in_file, X))
+    return Arrays(X, y, groups, _named(names, X), (), X, _named(names, X))
 
 
 def _named(names: Array | None, X: Array) -> Features | None:
@@ -134,17 +126,21 @@ def _no_names(path: Path, names: Array, n_columns: int) -> DataError:
 
 
 def _npz_order(
-    path: Path, n_columns: int, names: Array | None, features: Sequence[str]
-) -> tuple[list[int], tuple[str, ...]]:
-    """The indices of the features among the columns of ``X``, and the names of the other columns.
+    path: Path, n_columns: int, names: Array | None, features: Wanted
+) -> tuple[list[int], Features, Features]:
+    """Indices and names of the features among the columns of ``X``, and the names of the other columns.
 
-    Without names in the file, its columns are taken for the features as they stand.
+    Without names in the file, its columns are taken for features that are given by name, but for no schema's.
     """
     if names is None:
-        if n_columns != len(features):
-            expected = f"the run's {len(features)} features or an array 'feature_names'"
+        if isinstance(features, Schema) or n_columns != len(features):
+            n = len(features.columns if isinstance(features, Schema) else features)
+            expected = f"an array 'feature_names', for the run's {n} features"
             raise DataError(path.name, expected, f"{n_columns} columns without names")
-        return list(range(n_columns)), ()
+        return list(range(n_columns)), tuple(features), ()
     if names.dtype.kind != "U" or names.shape != (n_columns,):
         raise _no_names(path, names, n_columns)
-    return by_name([*map(as_name, names.tolist())], [*map(as_name, features)], path.name)
+    columns = [*map(as_name, names.tolist())]
+    if n_same := len(columns) - len({*columns}):
+        raise DataError(path.name, "columns of different names", f"{n_same} that stand more than once")
+    return ordered(columns, features, path.name)

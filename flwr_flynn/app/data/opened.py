@@ -16,7 +16,7 @@ from flwr_flynn.app.data.dialect import ENDINGS, Dialect, check_shapes, detected
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.npz import array_keys, npz_names, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
-from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile
+from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile, Wanted, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, as_name
@@ -42,6 +42,7 @@ class ArrayFile(TableFile):
         self.name, self.left_out, self.announced = name, left_out, announced
         self._X, self._y, self._groups, self._test = X, y, groups, test
         self.n_rows, n_columns = X.shape
+        self.n_unlabelled = 0 if y is None else int(unlabelled(y).sum())
         self.names = tuple(map(as_name, names or ()))
         self.is_named = bool(names)
         self._columns = [X[:, index] for index in range(n_columns)]
@@ -67,7 +68,7 @@ class ArrayFile(TableFile):
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
         """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
-        if self.needs_table:
+        if self.needs_table or self.n_unlabelled:
             return super().whole()
         test = np.zeros(self.n_rows, np.bool_) if self._test is None else self._test
         return self._X, np.zeros(0, object) if self._y is None else self._y, self._groups, test
@@ -85,6 +86,7 @@ def opened(
     dialect: Dialect | None = None,
     schema: Schema | None = None,
     held_out: HeldOut | None = None,
+    ignore: Sequence[str] = (),
 ) -> TableFile:
     """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`).
 
@@ -104,21 +106,21 @@ def opened(
         such as 01 stay texts.
     held_out : HeldOut, optional
         The rule by which rows are held out: by `group`, if it is given.
+    ignore : sequence of str
+        Columns that are no features.
     """
     if label == "":
         label = "y" if ending(path) == ".npz" else "label"
-    if schema is not None and schema.is_named and not features:
-        features = schema.names
-    features = tuple(features)
+    wanted: Wanted = schema if schema is not None and schema.is_named and not features else tuple(features)
     gaps = {} if schema is None else {column.name: column.gap_texts for column in schema.columns}
     if ending(path) == ".npz":
-        arrays = read_npz(path, label, group, features, reads_names=True)
+        arrays = read_npz(path, label, group, wanted)
         test = None if held_out is None else held_out.mask(array_keys(arrays))
-        columns = arrays.names, arrays.groups, arrays.left_out, bool(features), test
+        columns = arrays.names, arrays.groups, arrays.left_out, bool(wanted), test
         return ArrayFile(path.name, arrays.X, arrays.y, *columns)
     if ending(path) == ".csv":
-        return CsvFile(path, label, group, features, dialect, schema, gaps, held_out)
-    return ParquetFile(path, label, group, features, dialect, gaps, held_out)
+        return CsvFile(path, label, group, wanted, ignore, dialect, schema, gaps, held_out)
+    return ParquetFile(path, label, group, wanted, ignore, dialect, gaps, held_out)
 
 
 def existing(path: Path) -> Path:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile
+from flwr_flynn.app.data.table_file import Batch, ColumnReport, Layout, TableFile, Wanted, unlabelled
 from flwr_flynn.app.data.values import Texts, TypedColumn
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.table import Table, missing
@@ -137,7 +137,8 @@ class ParquetFile(TableFile):
         path: Path,
         label: str | None,
         group: str,
-        features: Sequence[str],
+        features: Wanted,
+        ignore: Sequence[str],
         given: Dialect | None,
         column_gaps: Mapping[str, Sequence[str]],
         held_out: HeldOut | None,
@@ -148,7 +149,7 @@ class ParquetFile(TableFile):
         with opened_parquet(path) as file:
             schema = file.schema_arrow
             columns = parquet_columns(schema)
-            layout = Layout.of(path.name, columns, label, group, features)
+            layout = Layout.of(path.name, columns, label, group, features, ignore)
             self.names, self.left_out, self._layout = layout.names, layout.left_out, layout
             self._features = [columns[index] for index in layout.order]  # as they stand in the file
             self._label = None if layout.label is None else columns[layout.label]
@@ -162,7 +163,7 @@ class ParquetFile(TableFile):
             for report, values in zip(self.reports, batch.columns, strict=True):
                 _look(report, values)
             if batch.labels is not None:
-                self.n_unlabelled += sum(value is None or value != value for value in batch.labels.tolist())
+                self.n_unlabelled += int(unlabelled(batch.labels).sum())
         if self.reports and self.n_rows != n_promised:  # a damaged file
             raise DataError(path.name, "as many rows as the file says", "more or fewer")
 

@@ -96,7 +96,7 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
             raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
     names, test = labels_of(classes, codes), np.concatenate(tests)
-    return Share(X, names[~test], X_test, names[test], file.left_out)
+    return Share(X, names[~test], X_test, names[test], left_out=file.left_out)
 
 
 class _Rows:

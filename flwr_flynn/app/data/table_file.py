@@ -8,6 +8,7 @@ a `Table`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,11 @@ import numpy.typing as npt
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
-from flwr_flynn.tables.table import Table, as_name, with_columns
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table, as_name, by_name, is_gap
+
+Wanted = Sequence[str] | Schema
+"""Features of a run, by their names alone or with their kinds."""
 
 
 @dataclass(frozen=True)
@@ -32,46 +37,48 @@ class Layout:
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, columns: Sequence[str], label: str | None, group: str, features: Sequence[str]) -> Layout:
-        """The layout of a file's columns: the features asked for, or every column but the label and the group.
+    def of(
+        cls, name: str, columns: Sequence[str], label: str | None, group: str, features: Wanted = (),
+        ignore: Sequence[str] = (),
+    ) -> Layout:  # fmt: skip
+        """The layout of a file's columns: the features asked for, or every column but label, group and ignored ones.
 
-        None is a file whose labels are not read.
+        None is a file whose labels are not read. A column without a name is none.
         """
-        columns, features = [*map(as_name, columns)], [*map(as_name, features)]
-        label, group = label and as_name(label), as_name(group)
-        if n_same := len(columns) - len(set(columns)):
-            raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
-        if not columns:
+        columns = [*map(as_name, columns)]
+        named = [column for column in columns if column]
+        if not named:
             raise DataError(name, "a first line with the names of the columns", "none")
-        for column in (label, group):
-            if column and column not in columns:
-                error = DataError(name, f"a column {column!r}", f"{len(columns)} others")
-                raise with_columns(error, columns, [column])
-        rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
-        others = [columns[index] for index in rest]
-        order, left_out = by_name(others, features or others, name)
-        chosen = [rest[index] for index in order]
-        label_at, group_at = (columns.index(name) if name else None for name in (label, group))
-        return cls(label_at, group_at, chosen, tuple(columns[index] for index in chosen), left_out)
+        if again := [column for column, n in Counter(named).items() if n > 1]:
+            error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
+            raise with_names(error, again)
+        label_at, group_at = (by_name(named, [as_name(each)])[0] if each else None for each in (label, group))
+        for column, at in ((label, label_at), (group, group_at)):
+            if column and at is None:
+                raise with_names(DataError(name, f"a column {column!r}", f"{len(named)} others"), named, most=20)
+        unused = {label_at, group_at, *by_name(named, [*map(as_name, ignore)])}
+        rest = [column for index, column in enumerate(named) if index not in unused]
+        order, names, left_out = ordered(rest, features or rest, name)
+        label_at, group_at = (None if at is None else columns.index(named[at]) for at in (label_at, group_at))
+        return cls(label_at, group_at, [columns.index(rest[index]) for index in order], names, left_out)
 
 
-def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple[list[int], tuple[str, ...]]:
-    """Indices of a run's features among the columns of a file, and the names of the other columns."""
-    indices: dict[str, list[int]] = {name: [] for name in wanted}
-    if len(indices) < len(wanted):
-        raise DataError(source, "features of different names", f"{len(wanted) - len(indices)} of the run's again")
-    for index, name in enumerate(columns):
-        if name in indices:
-            indices[name].append(index)
-    for trouble, bad in (
-        ("are not", [name for name in wanted if not indices[name]]),
-        ("stand more than once", [name for name in wanted if len(indices[name]) > 1]),
-    ):
-        if bad:
-            expected = f"each of the run's {len(wanted)} features once"
-            got = f"{len(bad)} that {trouble} among {len(columns)} columns: {listed([name[:60] for name in bad])}"
-            raise with_columns(DataError(source, expected, got), columns, bad)
-    return [indices[name][0] for name in wanted], tuple(name for name in columns if name not in indices)
+def ordered(columns: Sequence[str], wanted: Wanted, source: str) -> tuple[list[int], tuple[str, ...], tuple[str, ...]]:
+    """Indices and names of a run's features among the columns of a file, and the names of the other columns."""
+    indices: Sequence[int | None]
+    if isinstance(wanted, Schema):
+        indices, names = wanted.found(columns), wanted.names
+    else:
+        names = tuple(map(as_name, wanted))
+        if n_same := len(names) - len({*names}):
+            raise DataError(source, "features of different names", f"{n_same} of the run's again")
+        indices = by_name(columns, names)
+        if missing := [name[:60] for name, index in zip(names, indices, strict=True) if index is None]:
+            got = f"{len(missing)} that are not among {len(columns)} columns: {listed(missing)}"
+            raise with_names(DataError(source, f"each of the run's {len(names)} features", got), columns, most=20)
+    there = {index: name for index, name in zip(indices, names, strict=True) if index is not None}
+    others = tuple(column for index, column in enumerate(columns) if index not in there)
+    return [*there], tuple(there.values()), others
 
 
 Array = npt.NDArray[Any]
@@ -92,12 +99,25 @@ class Batch:
     groups: Array | None = None
     test: npt.NDArray[np.bool_] | None = None
 
+    def only(self, rows: npt.NDArray[np.bool_]) -> Batch:
+        """Some of the rows, by a mask."""
+        parts = [None if values is None else values[rows] for values in (self.labels, self.groups, self.test)]
+        return Batch([column[rows] for column in self.columns], *parts)
+
     def table(self, names: Sequence[str], is_named: bool = True) -> Table:
         """The rows as a table."""
         columns = [
             column.astype(np.float64, copy=False) if column.dtype.kind in "biuf" else column for column in self.columns
         ]
         return Table(names, columns, is_named)
+
+
+def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
+    """Mask of the labels that are missing."""
+    if labels.dtype.kind in "biu":
+        return np.zeros(len(labels), np.bool_)
+    values = labels.tolist()
+    return np.fromiter((not v.strip() if isinstance(v, str) else is_gap(v) for v in values), np.bool_, len(values))
 
 
 @dataclass
@@ -133,6 +153,12 @@ class TableFile(ABC):
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
 
+    def labelled(self) -> Iterator[Batch]:
+        """The rows that have a label, where labels are read."""
+        for batch in self.batches():
+            rows = None if batch.labels is None else ~unlabelled(batch.labels)
+            yield batch if rows is None or rows.all() else batch.only(rows)
+
     @property
     def needs_table(self) -> bool:
         """True unless all features are numbers without gaps."""
@@ -149,7 +175,9 @@ class TableFile(ABC):
         words = {"number": "of numbers", "category": "of texts", "date": "of dates"}
         shown = ", ".join(f"{n} {words[kind]}" for n, kind in kinds if n)
         n_gaps = sum(report.gaps > 0 for report in self.reports)
-        return f"{self.n_rows} rows; columns: {shown}{f'; gaps in {n_gaps}' if n_gaps else ''}"
+        gaps = f"; gaps in {n_gaps}" if n_gaps else ""
+        unused = f"; {self.n_unlabelled} rows without a label are left out" if self.n_unlabelled else ""
+        return f"{self.n_rows} rows; columns: {shown}{gaps}{unused}"
 
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples; notes of the error have numbers of rows."""
@@ -158,9 +186,8 @@ class TableFile(ABC):
         if self.n_broken:
             expected = "as many fields in each row as in the header"
             raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
-        if self.n_unlabelled:
-            error = DataError(self.name, "a label in each row", "rows without one")
-            raise with_rows(error, f"{self.n_unlabelled} rows")
+        if self.n_rows and self.n_unlabelled == self.n_rows:
+            raise DataError(self.name, "a label in some rows", "none in any")
         reports = enumerate(self.reports)
         if unread := {index: self.n_rows for index, report in reports if not report.kind}:
             raise self.error("numbers, texts or dates", "others", unread)
@@ -183,7 +210,7 @@ class TableFile(ABC):
 
     def tables(self) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
         """The rows as tables, with their labels and the mask of those held out, some at a time."""
-        for batch in self.batches():
+        for batch in self.labelled():
             yield batch.table(self.all_names, self.is_named), batch.labels, batch.test
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
@@ -194,7 +221,7 @@ class TableFile(ABC):
         dtypes = {report.dtype for report in self.reports} if self.n_rows else {np.dtype(np.float64)}
         X = np.empty((0, 0)) if needs_table else np.empty((self.n_rows, len(self.reports)), np.result_type(*dtypes))
         parts = [[np.zeros(0, _DTYPES[report.kind])] for report in self.reports]
-        for batch in self.batches():
+        for batch in self.labelled():
             n = len(batch.columns[0])
             for index, column in enumerate(batch.columns):
                 if needs_table:
@@ -210,7 +237,7 @@ class TableFile(ABC):
         y = np.concatenate(labels[1:] or labels)
         all_groups, test = np.concatenate(groups) if has_groups else None, np.concatenate(tests)
         if not needs_table:
-            return X, y, all_groups, test
+            return X[:first], y, all_groups, test
         columns = [np.concatenate(part) for part in parts]
         return Batch(columns, y).table(self.all_names, self.is_named), y, all_groups, test
 

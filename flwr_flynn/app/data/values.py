@@ -1,8 +1,8 @@
 """Texts of a file's columns as numbers, dates and levels.
 
-The kind of a column follows from all its values that are no gaps: numbers if all are numbers (true and false are 1 and
-0), dates if all are dates of one form, texts otherwise. Neither the order of the rows nor how many are read at a time
-has an effect.
+The kind of a column follows from all its values that are no gaps: dates if all are dates of one form, numbers if most
+are numbers (see `tables.texts`; true and false are 1 and 0), texts otherwise. Neither the order of the rows nor how
+many are read at a time has an effect.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.row_wise import TRUTHS
-from flwr_flynn.tables.table import as_level, level_of
+from flwr_flynn.tables.table import as_level
+from flwr_flynn.tables.texts import Numerals
 
 Array = npt.NDArray[Any]
 
@@ -78,30 +78,6 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def number_of(text: str, decimal: str) -> tuple[float | None, str]:
-    """The number that a text spells, None for none, and its type: "b", "i" or "f".
-
-    >>> number_of("1,5", ","), number_of("TRUE", "."), number_of("7", "."), number_of("1.5", ",")
-    ((1.5, 'f'), (1.0, 'b'), (7.0, 'i'), (None, ''))
-    """
-    truth = TRUTHS.get(text.lower()) if len(text) < 6 else None
-    if truth is not None:
-        return truth, "b"
-    if "_" in text or (decimal == "," and "." in text):
-        return None, ""
-    text = text.replace(",", ".") if decimal == "," else text
-    try:
-        value = float(text)
-    except ValueError:
-        return None, ""
-    if math.isnan(value):
-        return None, ""
-    try:
-        return value, "i" if -(2**63) <= int(text) < 2**63 else "f"
-    except ValueError:
-        return value, "f"
-
-
 def date_of(text: str, form: str) -> datetime | None:
     """The moment, in UTC, that a text of this form names; None for none.
 
@@ -142,15 +118,10 @@ class ColumnFacts:
     wanted: Column | None = None
     n: int = 0
     gaps: int = 0
-    words: int = 0  # neither numbers nor gaps
     infinite: int = 0
     types: set[str] = field(default_factory=set)
-    fits: Counter[str] = field(default_factory=Counter)  # words that are dates of each form
-
-    @property
-    def is_text(self) -> bool:
-        """True if no further value can change that the column has texts."""
-        return bool(self.words) and not self.forms
+    fits: Counter[str] = field(default_factory=Counter)  # texts that are dates of each form
+    numerals: Numerals = field(default_factory=Numerals)
 
     @property
     def forms(self) -> list[str]:
@@ -158,20 +129,40 @@ class ColumnFacts:
         n_values = self.n - self.gaps
         return [form for form in DATE_FORMATS if n_values and self.fits[form] == n_values]
 
+    @property
+    def kind(self) -> str:
+        """The kind that a schema wants, or that the values have."""
+        if self.wanted is not None:
+            return self.wanted.kind
+        return "date" if self.forms else "number" if self.numerals.are_numbers else "category"
+
+    @property
+    def n_beside(self) -> int:
+        """Rows of a column of numbers with a text."""
+        return self.numerals.n_others if self.kind == "number" else 0
+
+    @property
+    def n_unfit(self) -> int:
+        """Values that are not of the kind that a schema wants; a text among numbers is a gap."""
+        n_values = self.n - self.gaps
+        if self.kind == "date":
+            return n_values - max(self.fits.values(), default=0)
+        return self.n_beside if self.wanted is not None and self.n_beside == n_values else 0
+
     def add(self, texts: Texts) -> None:
         """Look at more rows."""
-        wanted = "" if self.wanted is None else self.wanted.kind
         self.n += len(texts)
-        if wanted == "category" or (self.is_text and not wanted):
-            self.words = max(self.words, 1)
+        if self.wanted is not None and self.wanted.kind == "category":
             return
-        numbers = None if self.words and not wanted else texts.numbers(self.dialect)
+        numbers = texts.numbers(self.dialect)
         if numbers is None:
             self._add_distinct(texts)
             return
-        n_gaps = int(np.isnan(numbers).sum())
+        is_gap = np.isnan(numbers)
+        n_gaps = int(is_gap.sum())
         self.gaps += n_gaps
         self.infinite += int(np.isinf(numbers).sum())
+        self.numerals.add_numbers(numbers[~is_gap], len(numbers) - n_gaps)
         if n_gaps < len(numbers) and "f" not in self.types:
             self.types.add("i" if not n_gaps and texts.integers() is not None else "f")
 
@@ -183,34 +174,26 @@ class ColumnFacts:
         for text, n_rows in zip(different, np.bincount(codes, minlength=len(different)).tolist(), strict=True):
             if is_gap_text(text, gaps):
                 self.gaps += n_rows
-                continue
-            value, kind = number_of(text, self.dialect.decimal)
-            if value is not None:
+            elif kind := self.numerals.add(text.strip(), n_rows, self.dialect.decimal):
                 self.types.add(kind)
-                self.infinite += n_rows if math.isinf(value) else 0
-                continue
-            self.words += n_rows
-            for form in forms:
-                if date_of(text, form) is not None:
-                    self.fits[form] += n_rows
+                self.infinite += n_rows if math.isinf(self.numerals.value(text, self.dialect.decimal) or 0) else 0
+            else:
+                for form in forms:
+                    if date_of(text, form) is not None:
+                        self.fits[form] += n_rows
 
     def decided(self, month_first: bool = False) -> TypedColumn:
         """Reading of the column; between day and month first, where both fit, `month_first` decides."""
-        forms = self.forms
-        if self.wanted is not None:
-            kind = self.wanted.kind
-        else:
-            kind = "number" if not self.words else "date" if forms else "category"
+        kind, forms = self.kind, self.forms
         if kind == "date" and not forms:  # the schema says so: values that are none are counted elsewhere
             forms = sorted(self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each)))
         form = forms[0] if forms else ""
         if month_first:
             form = next((month for month, day in _DAY_FIRST.items() if day == form and month in forms), form)
         dtype = {"b": np.bool_, "i": np.int64}.get("".join(self.types), np.float64) if self.types else np.bool_
-        if self.gaps or kind != "number":
+        if self.gaps or self.n_beside or kind != "number":
             dtype = np.float64
-        levels = self.wanted.levels if self.wanted is not None else ()
-        return TypedColumn(kind, np.dtype(dtype), self.dialect, form, frozenset(levels))
+        return TypedColumn(kind, np.dtype(dtype), self.dialect, form, self.numerals)
 
 
 def is_gap_text(text: str, gaps: frozenset[str]) -> bool:
@@ -232,7 +215,7 @@ class TypedColumn:
     dtype: np.dtype[Any]  # the narrowest of its numbers
     dialect: Dialect
     date_format: str = ""
-    levels: frozenset[str] = frozenset()
+    numerals: Numerals = field(default_factory=Numerals)
 
     def values(self, texts: Texts) -> Array:
         """The values of some rows: numbers of `dtype`, texts or None, or datetime64[us]."""
@@ -245,6 +228,10 @@ class TypedColumn:
         numbers = texts.numbers(self.dialect) if self.dtype == np.float64 else None
         return self._each(texts, self._number, self.dtype) if numbers is None else numbers
 
+    def beside(self, texts: Texts) -> Array:
+        """The texts of some rows that are neither numbers nor gaps, None for others."""
+        return self._each(texts, lambda text: self._level(text) if math.isnan(self._number(text)) else None, object)
+
     def _each(self, texts: Texts, value_of: Callable[[str], Any], dtype: Any) -> Array:
         different, codes = texts.distinct()
         values = np.empty(len(different), dtype)
@@ -253,7 +240,8 @@ class TypedColumn:
         return values[codes]
 
     def _number(self, text: str) -> float:
-        value = None if is_gap_text(text, self.dialect.gaps) else number_of(text, self.dialect.decimal)[0]
+        is_gap = is_gap_text(text, self.dialect.gaps)
+        value = None if is_gap else self.numerals.value(text.strip(), self.dialect.decimal)
         return math.nan if value is None else value
 
     def _moment(self, text: str) -> np.datetime64:
@@ -262,9 +250,4 @@ class TypedColumn:
         return np.datetime64("NaT" if moment is None else moment, "us")
 
     def _level(self, text: str) -> str | None:
-        level = None if is_gap_text(text, self.dialect.gaps) else as_level(text)
-        if level is not None and self.levels and level not in self.levels:
-            # Another site's file may show the same levels as numbers, for example 1.0 for 1.
-            value = number_of(text, self.dialect.decimal)[0]
-            return level if value is None or math.isinf(value) else level_of(value)
-        return level
+        return None if is_gap_text(text, self.dialect.gaps) else as_level(text)

@@ -104,12 +104,12 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     left_out: dict[str, str] = {}
     run = state.run_spec
     if batch.total.n_rows:
-        schema, left_out = batch.total.schema()
+        schema, left_out = batch.total.schema(context.options.ignore, context.options.keep)
         plan = context.options.plan
         assert plan is not None  # as the options require
         specs = placeholder_specs(replace(plan, n_features=schema.width))
-        # Without categories and gaps the columns are hashed as they stand, by their names.
-        names = schema if not schema.is_plain else schema.names if schema.is_named else None
+        # Numbers without names and gaps are hashed as they stand.
+        names = schema if schema.is_named or not schema.is_plain else None
         run = replace(run, specs=context.options.counted_specs(specs), feature_names=names)
     result = LearnedSchema(left_out, dict(context.missing))
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)

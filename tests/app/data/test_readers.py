@@ -77,7 +77,8 @@ def test_private_rows_with_errors_stay_and_have_values_that_are_no_numbers(tmp_p
 def test_open_rows_with_errors_are_counted(tmp_path: Path) -> None:
     file = opened(csv_file(tmp_path, BAD_ROWS))
     assert (file.n_rows, file.n_broken, file.n_unlabelled) == (6, 2, 1)
-    assert [(each.kind, each.gaps) for each in file.reports] == [("category", 0), ("category", 1)]
+    kinds = [("category", 0), ("number", 2), ("category", 0)]  # the last one has the text beside numbers
+    assert [(each.kind, each.gaps) for each in file.reports] == kinds
 
 
 def test_a_quoted_field_may_span_lines_for_an_open_party_only(tmp_path: Path) -> None:
@@ -218,8 +219,7 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
     expected = [[1, 1, 1, 0.5, 7, nan, nan], [nan, 0, nan, 1.5, nan, nan, nan], [3, nan, 3, 2.5, 7, nan, nan]]
     np.testing.assert_array_equal(rows.X, expected)
     assert rows.y.tolist() == ["1", None, "3"]
-    with raises(DataError, field="mine.parquet", expected="a label in each row"):
-        own_share(NodeConfig(data_path=str(path)), features[:5])
+    assert own_share(NodeConfig(data_path=str(path), test_fraction=0.0), features[:5]).y.tolist() == [1, 3]
     node = NodeConfig(data_path=str(path), label="half", test_fraction=0.0)
     table = own_share(node, ("number", "truth", "text", "kinds")).X
     assert table.kinds == ("number", "number", "category", "category")
@@ -287,25 +287,21 @@ def test_integers_beyond_64_bits_are_numbers(tmp_path: Path) -> None:
         own_share(NodeConfig(data_path=str(path)))
 
 
-@pytest.mark.parametrize(
-    ("column", "pair"),
-    [("Weight", "'Weight' is not 'weight'"), ("\uff57eight", "'\\uff57eight' is not 'weight'"), ("mass", None)],
-)
-def test_the_log_has_the_columns_of_a_file_without_a_wanted_one(column: str, pair: str | None, tmp_path: Path) -> None:
-    path = csv_file(tmp_path, f"age,{column},label\n1,2,x\n")
-    node = NodeConfig(data_path=str(path), test_fraction=0.0)
-    listed = f"in this file: 'age', {column!r}"
+def test_the_log_has_the_columns_of_a_file_without_a_wanted_one(tmp_path: Path) -> None:
+    node = NodeConfig(data_path=str(csv_file(tmp_path, "age,mass,label\n1,2,x\n")), test_fraction=0.0)
     for read in (own_share, private_share):
         with pytest.raises(DataError) as caught:
             read(node, ("weight", "age"))
         told, kept = str(caught.value), full_text(caught.value).removeprefix(str(caught.value))
-        assert listed in kept
-        assert (pair or "is not '") in kept or pair is None
-        assert ("is not '" in kept) == (pair is not None)
-        assert column not in told.replace("weight", "")  # the server gets this, and names of the run alone
-    with pytest.raises(DataError) as caught:
-        own_share(NodeConfig(data_path=str(path), label="Label"))
-    assert caught.value.__notes__[0].endswith("'label' is not 'Label'")
+        assert "in this file: 'age', 'mass'" in kept
+        assert "mass" not in told  # the server gets this, and names of the run alone
+
+
+@pytest.mark.parametrize("column", ["Weight", "\uff57eight", " weight"])
+def test_capitals_blanks_and_forms_of_unicode_do_not_count_in_names(column: str, tmp_path: Path) -> None:
+    node = NodeConfig(data_path=str(csv_file(tmp_path, f"age,{column},Label\n1,2,x\n")), test_fraction=0.0)
+    for read in (own_share, private_share):
+        assert read(node, ("weight", "AGE")).X.tolist() == [[2, 1]]
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])

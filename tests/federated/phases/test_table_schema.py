@@ -229,13 +229,13 @@ def test_a_party_whose_values_lie_elsewhere_is_told(caplog: pytest.LogCaptureFix
 
 
 def test_frames_of_numbers_are_found_by_the_announced_names() -> None:
-    """Without categories and gaps no schema is announced, but names: other orders must not mix the columns."""
+    """Other orders of the columns must not mix them, and a batch to classify may have further ones."""
     X = pd.DataFrame({"zeta": CODES + 0.1 * RNG.normal(size=N), "alpha": RNG.normal(size=N)})
     orders = [list(X.columns), list(X.columns)[::-1]]
     parts = [{"X": X.iloc[i::2][orders[i]], "y": LABELS[i::2]} for i in range(2)]
     run = DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts)
-    assert run.state.run_spec.feature_names == ("alpha", "zeta")
-    assert (run.model.predict(X[["alpha", "zeta"]]) == LABELS).mean() > 0.95
+    assert run.state.run_spec.feature_names.names == ("alpha", "zeta")
+    assert (run.model.predict(X.assign(patient="p")) == LABELS).mean() > 0.95
 
 
 def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied() -> None:

@@ -1,0 +1,140 @@
+"""Texts as values: the one parser of numbers, for files, frames, parties and the console.
+
+A column is of numbers if most of its values are. A unit behind them is taken off where all values with one have the
+same. What else stands in such a column, `<5` or `n.d.`, is a gap of the number and a level of a column beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
+"""Texts of missing values, in lower case."""
+
+TRUTHS = {"false": 0.0, "true": 1.0}
+"""Texts of booleans, in lower case."""
+
+BESIDE = " text"
+"""What the name of the column beside a column of numbers has behind that of the numbers."""
+
+_QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
+_FEW = 10  # different numbers that may be codes
+_MOST_WORDS = 2**12  # that are counted
+
+
+def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
+    """The number that a text spells, None for none, and its type: "b", "i" or "f".
+
+    >>> number_of("1,5", ","), number_of("TRUE"), number_of("7"), number_of("1.5", ",")
+    ((1.5, 'f'), (1.0, 'b'), (7.0, 'i'), (None, ''))
+    """
+    truth = TRUTHS.get(text.lower()) if len(text) < 6 else None
+    if truth is not None:
+        return truth, "b"
+    if "_" in text or (decimal == "," and "." in text):  # Python allows the first between digits
+        return None, ""
+    text = text.replace(",", ".") if decimal == "," else text
+    try:
+        value = float(text)
+    except ValueError:
+        return None, ""
+    if math.isnan(value):
+        return None, ""
+    try:
+        return value, "i" if -(2**63) <= int(text) < 2**63 else "f"
+    except ValueError:
+        return value, "f"
+
+
+def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
+    """The number in front of a unit, and the unit in small letters; (None, "") for anything else.
+
+    >>> quantity_of("1.55 mg/dl"), quantity_of("45 %"), quantity_of("<5"), quantity_of("2024-01-31")
+    ((1.55, 'mg/dl'), (45.0, '%'), (None, ''), (None, ''))
+    """
+    found = _QUANTITY.fullmatch(text.strip()) if len(text) < 60 else None
+    value = None if found is None else number_of(found[1], decimal)[0]
+    if found is None or value is None or (found[2].isalpha() and len(found[2]) == 1 and " " not in text.strip()):
+        return None, ""  # such as 12A
+    return value, found[2].lower()
+
+
+@dataclass
+class Numerals:
+    """Facts about the values of a column that are no gaps, from which follows if it is one of numbers."""
+
+    n_numbers: int = 0
+    units: Counter[str] = field(default_factory=Counter)  # rows with a number in front of each
+    words: Counter[str] = field(default_factory=Counter)  # rows with each other text, of the first so many
+    n_words: int = 0
+    some: set[float] = field(default_factory=set)  # different numbers
+
+    def add_numbers(self, values: Iterable[float], n_rows: int) -> None:
+        """Add rows with these numbers."""
+        self.n_numbers += n_rows
+        for value in values if len(self.some) <= _FEW else ():
+            self.some.add(value)
+            if len(self.some) > _FEW:
+                return
+
+    def add(self, text: str, n_rows: int, decimal: str = ".") -> str:
+        """Add rows with a text, and return the type of the number that it is; "" for none, "q" for one with a unit."""
+        value, kind = number_of(text, decimal)
+        if value is None:
+            value, unit = quantity_of(text, decimal)
+            if value is None:
+                self.n_words += n_rows
+                if len(self.words) < _MOST_WORDS or text in self.words:
+                    self.words[text] += n_rows
+                return ""
+            self.units[unit] += n_rows
+            kind = "q"
+        self.add_numbers((value,), n_rows * (kind != "q"))
+        return kind
+
+    @property
+    def unit(self) -> str:
+        """The unit that is taken off, "" for none or several."""
+        return next(iter(self.units)) if len(self.units) == 1 else ""
+
+    @property
+    def n_others(self) -> int:
+        """Rows with neither a number nor one of the unit that is taken off."""
+        return self.n_words + (0 if self.unit else self.units.total())
+
+    @property
+    def are_numbers(self) -> bool:
+        """True where all values are numbers, or most of them, and these are no codes."""
+        if not self.n_others and not self.units:
+            return True
+        return self.n_numbers + self.units.total() * bool(self.unit) > self.n_others and not self.are_codes
+
+    @property
+    def are_codes(self) -> bool:
+        """True for few different numbers, all of them integers."""
+        return len(self.some) <= _FEW and not any(value % 1 for value in self.some)
+
+    def value(self, text: str, decimal: str = ".") -> float | None:
+        """The number that a text is in this column, None for none."""
+        value = number_of(text, decimal)[0]
+        if value is None and self.unit:
+            value, unit = quantity_of(text, decimal)
+            return value if unit == self.unit else None
+        return value
+
+    def described(self) -> str:
+        """The column in a line, for the log of the machine that has it."""
+        n = self.n_numbers + self.units.total() * bool(self.unit)
+        recurring = [text for text, rows in self.words.most_common(3) if rows > 1]
+        unit = f" ({self.unit} taken off)" if self.unit else ""
+        others = f", {self.n_others} others ({', '.join(repr(text[:20]) for text in recurring)})"
+        return f"{n} numbers{unit}{others if self.n_others else ''}"
+
+
+def is_beside(name: str, names: Iterable[str]) -> bool:
+    """True for the name of a column that has the texts of one of the others, of numbers."""
+    return name.endswith(BESIDE) and name.removesuffix(BESIDE) in names
