@@ -13,11 +13,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from importlib import import_module
 from itertools import chain
+from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -37,7 +39,6 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.samples import PLAIN_INTEGER
-from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import as_name
 
@@ -97,11 +98,7 @@ class FilesGrid(Grid):
         The node config of each party.
     """
 
-    run: Any = None
-    set_run: Any = None
-    create_message: Any = None
-    push_messages: Any = None
-    pull_messages: Any = None
+    run = set_run = create_message = push_messages = pull_messages = cast(Any, None)  # which the strategy does not use
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         with suppress(ImportError):  # before Flower 1.38, in which a grid names the sender
@@ -124,17 +121,16 @@ class FilesGrid(Grid):
 
 def _settings(texts: Sequence[str], nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Run settings among ``KEY=VALUE``; those of a party are added to its node config."""
-    rows = [row for row in RunConfig.rows() if not (row.facts.simulation_only or row.group in ("privacy", "secure"))]
-    of_run, of_party = ({row.key: row.default for row in known} for known in (rows, NodeConfig.rows()))
-    given: dict[str, Any] = {}
+    rows = [row for row in RunConfig.rows() if not (row.facts.simulation_only or row.key in _OWN)]
+    of_run = {row.key: row.default for row in rows if row.group not in ("privacy", "secure")}
+    of_party, given = {row.key: row.default for row in NodeConfig.rows()}, dict[str, Any]()
     for text in texts:
         left, _, value = text.partition("=")
         party, colon, key = left.strip().rpartition(":")
-        if colon and party not in nodes:
-            raise ConfigError("--set", f"one of {', '.join(nodes)} before the colon", text)
-        known = of_party if colon else {name: of_run[name] for name in of_run if name not in _OWN}
-        if key not in known:
-            raise ConfigError("--set", f"KEY=VALUE with one of {', '.join(known)}", text)
+        known = of_party if colon else of_run
+        if key not in known or (colon and party not in nodes):
+            form = f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and" if colon else "KEY=VALUE with"
+            raise ConfigError("--set", f"{form} a key of {', '.join(known)}", text)
         with suppress(ValueError, RecursionError):  # a value of another type is refused with the settings
             value = value if isinstance(known[key], str) and value[:1] != '"' else json.loads(value)
         (nodes[party] if colon else given)[key] = value
@@ -206,6 +202,11 @@ class Site:
     file: TableFile | None = None
 
     @property
+    def name(self) -> str:
+        """Its name for people."""
+        return f"{self.raw['party-id']}{self.path.suffix}"
+
+    @property
     def node(self) -> NodeConfig:
         """Its settings."""
         return NodeConfig.parse(self.raw)
@@ -239,7 +240,7 @@ class Site:
             got = f"those of no other file: {_quoted(own)}" if own else f"others: {_quoted(self.columns)}"
             self.note(f"expected a column {label!r}, got {got}", f":label={self.guess or '...'}")
         self.file = file = self.opened()
-        print(f"{self.path.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
+        print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
         file.n_unlabelled *= self.has_label
         for counter, mend in (("n_broken", ":separator=..."), ("n_unlabelled", ""), ("", ":gap-texts=...")):
             if not counter or getattr(file, counter):
@@ -274,7 +275,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
     for site in [site for site in sites if not site.faults]:
         with site.noting():
             site.look({name for other in sites if other is not site for name in other.columns})
-    schema, together = own_schema(config), Site(Path("all files"), {})
+    schema, together = own_schema(config), Site(Path(), {"party-id": "all files"})
     with together.noting():
         _compare_columns(sites, config, schema)
     known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
@@ -287,7 +288,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
             if known or (len(odd) == len(site.labels) and not is_split):
                 site.note(text, "classes=...")
             else:
-                print(f"{site.path.name}: note: {text}")
+                print(f"{site.name}: note: {text}")
     ready = [site for site in sites if not site.faults]
     classes = sorted(set[str]().union(*(site.labels for site in ready)))
     with together.noting():
@@ -297,7 +298,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
             config = replace(config, classes=json.dumps(coded_labels(objects(classes), "label")[0]))
     for site in (*sites, together):
         for fault in site.faults:
-            print(f"REFUSED: {site.path.name}: {fault}")
+            print(f"REFUSED: {site.name}: {fault}")
     if len(ready) >= (needed := config.min_parties or len(sites)) and not together.faults:
         return config
     print(f"{len(ready)} of {len(sites)} parties can be counted; min-parties: {needed}")
@@ -306,14 +307,12 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
 
 def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | None) -> None:
     """Note what the columns of the run, given or learned as the run learns them, refuse of each file."""
-    features, total = config.feature_list(), TableSummary.empty()
+    features = config.feature_list()
     if schema is None and not features:
-        for site in sites:
-            if site.file is not None and not site.faults:
-                total += counted(site.file).told(site.node.min_examples)
-        if config.n_features or not total.n_rows:
+        sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
+        if config.n_features or not sound:
             return
-        learned = total.schema()[0]
+        learned = reduce(add, (counted(file).told(node.min_examples) for file, node in sound)).schema()[0]
         if learned.is_plain:  # the columns are hashed as they stand
             features = learned.names if learned.is_named else ()
         else:
