@@ -6,6 +6,7 @@ Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import warnings
@@ -46,11 +47,21 @@ def _run(options: argparse.Namespace) -> int:
         return page.show(options.metrics)
     separator = SEPARATOR_NAMES.get(options.separator, "")
     dialect = Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
+    if verb == "try":
+        from flwr_flynn.app import try_files  # it takes Flower
+
+        keys = "label", "separator", "decimal", "encoding", "date_format"
+        node = {key.replace("_", "-"): value for key in keys if (value := getattr(options, key))}
+        node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
+        return try_files.run_files(options.files, node, options.by, options.out, options.set)
+    if verb == "score":
+        return cli_verbs.score(options.model, Path(options.file), options.label, Path(options.out), dialect)
     if verb == "schema":
         return cli_verbs.draft(Path(options.file), options.label, options.min_examples, dialect)
     if verb == "check":
         return cli_verbs.check(Path(options.file), options.schema, options.label, dialect)
-    return cli_verbs.predict(options.model, Path(options.file), options.abstain, dialect, options.formulas)
+    path = Path(options.file)
+    return cli_verbs.predict(options.model, path, options.abstain, dialect, options.formulas, options.keep)
 
 
 def _one_line(error: BaseException) -> str:
@@ -75,9 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--gap-text", action="append", default=[], help="a text of missing values; may be repeated")
     group.add_argument("--date-format", default="", choices=DATE_FORMATS, metavar="|".join(DATE_FORMATS[:4]))
 
-    verb = verbs.add_parser("schema", parents=[of_files], help="draft a schema from one's own file")
+    labelled = argparse.ArgumentParser(add_help=False)
+    labelled.add_argument("--label", default="", help="the column of labels; `label` (`y` in NPZ) by default")
+
+    verb = verbs.add_parser("schema", parents=[of_files, labelled], help="draft a schema from one's own file")
     verb.add_argument("file", help="a .csv, .parquet or .npz file")
-    verb.add_argument("--label", default="", help="the column of labels; `label` (`y` in NPZ) by default")
     verb.add_argument(
         "--min-examples", type=_at_least_1, default=5, help="rows that a level needs to be named (default: 5)"
     )
@@ -85,6 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("file", help="a .csv, .parquet or .npz file")
     verb.add_argument("schema", help="a schema in TOML")
     verb.add_argument("--label", default="", help="the column of labels; that of the schema by default")
+
+    verb = verbs.add_parser("try", parents=[of_files, labelled], help="run a federation of files in this process")
+    verb.add_argument("files", nargs="+", help="a .csv, .parquet or .npz file of each party")
+    verb.add_argument("--by", default="", metavar="COLUMN", help="split one file: a party for each value of a column")
+    verb.add_argument("--out", default="", metavar="FOLDER", help="folder of the results (default: flwr-flynn-try)")
+    help_ = "a run setting, or PARTY:KEY=VALUE for a node setting of one party; may be repeated"
+    verb.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help_)
 
     verb = verbs.add_parser("show", help="what a model file holds")
     verb.add_argument("model", help="a model file (.npz)")
@@ -102,6 +122,13 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--formulas", action="store_true", help="leave classes such as =A1 as they are, which a spreadsheet computes"
     )
+    help_ = "copy this column of the file in front; may be repeated"
+    verb.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=help_)
+
+    verb = verbs.add_parser("score", parents=[of_files, labelled], help="figures of a model on a file with labels")
+    verb.add_argument("model", help="a model file (.npz)")
+    verb.add_argument("file", help="a .csv, .parquet or .npz file with labels; further columns are ignored")
+    verb.add_argument("--out", default="scores.csv", help="file of the figures (default: scores.csv)")
     return parser
 
 

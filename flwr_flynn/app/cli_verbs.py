@@ -7,18 +7,24 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flwr_flynn._files import writing
 from flwr_flynn._text import cell
-from flwr_flynn.app.data.dialect import Dialect, objects
+from flwr_flynn.app.data.csv_file import CsvFile, chunks, header_of
+from flwr_flynn.app.data.dialect import Dialect, ending, objects
+from flwr_flynn.app.data.npz import read_npz
 from flwr_flynn.app.data.opened import columns_of, existing, opened
+from flwr_flynn.app.data.parquet_file import arrow_values, opened_parquet, parquet_columns
 from flwr_flynn.app.data.share import coded_labels, counted
 from flwr_flynn.app.data.table_file import TableFile
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -28,7 +34,7 @@ from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import as_name, missing
 
-_MOST_CLASSES = 1024
+MOST_CLASSES = 1024
 
 
 def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
@@ -39,7 +45,7 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
     schema, left_out = summary.schema()
     classes = _classes_of(file)
     label = label or ("y" if path.suffix.lower() == ".npz" else "label")
-    shown = classes if len(classes) <= _MOST_CLASSES else []
+    shown = classes if len(classes) <= MOST_CLASSES else []
     schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
     notes = _notes(schema, summary, len(classes), min_examples)
     if left_out:
@@ -66,7 +72,7 @@ def _classes_of(file: TableFile) -> list[str | int]:
 def _notes(schema: Schema, summary: TableSummary, n_classes: int, min_examples: int) -> dict[tuple[str, str], str]:
     """Comments on a draft, by column and key."""
     notes = {("", "classes"): "Discloses which classes your file has."}
-    if n_classes > _MOST_CLASSES:
+    if n_classes > MOST_CLASSES:
         notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
     for column in schema.columns:
         if column.kind == "category":
@@ -242,20 +248,42 @@ def _in_line(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() else repr(value)
 
 
-def predict(model_path: str, path: Path, least: float, dialect: Dialect, formulas: bool = False) -> int:
+def predict(
+    model_path: str, path: Path, least: float, dialect: Dialect, formulas: bool = False, keep: Sequence[str] = ()
+) -> int:
     """Print the class, the probabilities and the novelty of every row of a file, as CSV.
 
-    A class that a spreadsheet would take for a formula has an apostrophe before it, unless `formulas` are wanted.
+    A class that a spreadsheet would take for a formula has an apostrophe before it, unless `formulas` are wanted. In
+    front are the columns to `keep`, as they stand in the file.
     """
     model = FlyNNClassifier.load(model_path)
+    file = _opened_for(model, path, None, dialect)
+    kept = _kept(path, file, [*map(as_name, keep)])
+    out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    classes = model.classes_.tolist()
+    out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
+    classes = [cell(label) if isinstance(label, str) and not formulas else label for label in classes]
+    for X, _ in _rows(file, model.model_.schema):
+        probabilities = model.predict_proba(X)
+        novelty = model.novelty(X).min(axis=1)
+        best = probabilities.argmax(axis=1)
+        for row, index, new in zip(probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True):
+            label = classes[index] if row[index] >= least else ""
+            out.writerow([*next(kept), label, *(round(p, 6) for p in row), round(new, 6)])
+    return 0
+
+
+def _opened_for(model: FlyNNClassifier, path: Path, label: str | None, dialect: Dialect) -> TableFile:
+    """A file with the columns of a model, checked but for rows without a label."""
     schema = model.model_.schema
     features = _names_of(model.model_)
     if schema is not None:
         features = schema.names if schema.is_named else ()
     n_columns = model.model_.members[0].spec.n_features if schema is None else len(schema.columns)
-    file = opened(existing(path), None, "", features, dialect, schema)
+    file = opened(existing(path), label, "", features, dialect, schema)
     if len(file.reports) != n_columns:
         raise DataError(path.name, f"{n_columns} columns, as the model has no names", len(file.reports))
+    file.n_unlabelled = 0
     file.check()
     if schema is None and file.needs_table:
         odd = {
@@ -264,18 +292,83 @@ def predict(model_path: str, path: Path, least: float, dialect: Dialect, formula
             if report.kind != "number" or report.gaps
         }
         raise file.error("numbers without gaps, as the model was made from", "others", odd)
-    out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-    classes = model.classes_.tolist()
-    out.writerow(["class", *(f"p({label})" for label in classes), "novelty"])
-    classes = [cell(label) if isinstance(label, str) and not formulas else label for label in classes]
+    return file
+
+
+def _rows(file: TableFile, schema: Schema | None) -> Iterator[tuple[Any, Any]]:
+    """The rows of a file as the model takes them, and their labels, some at a time."""
     for batch in file.batches():
-        X = np.column_stack(batch.columns) if schema is None else batch.table(file.all_names, file.is_named)
-        if not len(batch.columns[0]):
-            continue
-        probabilities = model.predict_proba(X)
-        novelty = model.novelty(X).min(axis=1)
-        best = probabilities.argmax(axis=1)
-        for row, index, new in zip(probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True):
-            label = classes[index] if row[index] >= least else ""
-            out.writerow([label, *(round(p, 6) for p in row), round(new, 6)])
+        if len(batch.columns[0]):
+            table = np.column_stack(batch.columns) if schema is None else batch.table(file.all_names, file.is_named)
+            yield table, batch.labels
+
+
+def _kept(path: Path, file: TableFile, names: Sequence[str]) -> Iterator[Sequence[Any]]:
+    """The values of some columns, row by row, as they stand in the file; a `ConfigError` for an unknown column."""
+    if not names:
+        return repeat(())
+    dialect = file.dialect if isinstance(file, CsvFile) else None
+    there = columns_of(path, dialect) or []
+    if unknown := [name for name in names if name not in there]:
+        error = ConfigError("--keep", f"a column of {path.name}", repr(unknown[0][:60]))
+        raise with_names(error, there, most=20)
+    return _values(path, dialect, [there.index(name) for name in names])
+
+
+def _values(path: Path, dialect: Dialect | None, wanted: list[int]) -> Iterator[Sequence[Any]]:
+    if dialect is not None:
+        for chunk in chunks(path, dialect, header_of(path, dialect), wanted, fast=False):
+            yield from zip(*(texts.tolist() for texts in chunk.columns), strict=True)
+    elif ending(path) == ".npz":
+        yield from read_npz(path, None).all_columns[:, wanted].tolist()
+    else:
+        with opened_parquet(path) as file:
+            columns = [parquet_columns(file.schema_arrow)[index] for index in wanted]
+            for batch in file.iter_batches(columns=columns, use_pandas_metadata=False):
+                yield from zip(*(arrow_values(batch.column(name)) for name in columns), strict=True)
+
+
+def is_gap(label: Any) -> bool:
+    """True for the label of a row without one."""
+    return label in ("", None) or label != label
+
+
+def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) -> int:
+    """Print the figures of a model on the rows of a file with labels, and write them as CSV.
+
+    Rows without a label, and rows with one that the model does not know, are counted and left out.
+    """
+    from sklearn import metrics
+
+    if out.resolve() == path.resolve():
+        raise ConfigError("--out", "another file than that of the samples", out.name)
+    model = FlyNNClassifier.load(model_path)
+    file, classes = _opened_for(model, path, label, dialect), model.classes_.tolist()
+    book, parts, codes, unknown = codebook(classes), list[Any](), list[int](), list[Any]()
+    for X, labels in _rows(file, model.model_.schema):
+        found = np.array([-2 if is_gap(value) else book.get(value, -1) for value in labels.tolist()])
+        unknown += labels[found == -1].tolist()
+        parts += [model.predict_proba(X[found >= 0])] if (found >= 0).any() else []
+        codes += found.tolist()
+    if not parts:
+        raise DataError(path.name, "rows with a label that the model knows", "none")
+    p, y = np.concatenate(parts), np.array([code for code in codes if code >= 0])
+    # Of two classes the Brier score and the AUROC of one are those of the other.
+    of = [c for c in range(len(classes))[-1 if len(classes) == 2 else 0 :] if 0 < (y == c).sum() < len(y)]
+    brier = ((p - np.eye(len(classes))[y]) ** 2).sum(axis=1).mean() / (2 if len(classes) == 2 else 1)
+    figures: dict[str, Any] = {
+        "rows": len(y),
+        "rows without a label": codes.count(-2),
+        "rows with an unknown label": len(unknown),
+        "unknown labels": len(set(unknown)),
+        "accuracy": metrics.accuracy_score(y, p.argmax(axis=1)),
+        "balanced accuracy": metrics.balanced_accuracy_score(y, p.argmax(axis=1)),
+        "log-loss": metrics.log_loss(y, p, labels=range(len(classes))),
+        "Brier score": brier,
+        "AUROC": np.mean([metrics.roc_auc_score(y == c, p[:, c]) for c in of]) if of else np.nan,
+    }
+    _print_table([[name, f"{value:.6g}"] for name, value in figures.items()])
+    with writing(out) as stream:
+        stream.write("".join(f"{name},{value}\n" for name, value in [("figure", "value"), *figures.items()]).encode())
+    print(out)
     return 0

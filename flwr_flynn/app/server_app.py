@@ -41,24 +41,28 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
     _FLOWER.addFilter(one_line)
     try:
-        start = time.monotonic()
         config = RunConfig.parse(context.run_config).resolved()
-        files = RunFiles.of(config, context.run_id)
-        with nullcontext() if config.dry_run else exclusive(files.federation):
-            saved = files.load(config)
-            plan = plan_run(config, grid, saved, files.keeper(config, str(context.run_id)))
-            if config.dry_run:
-                made = dry_run.compiled(plan)
-                _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
-                print(dry_run.text(made), flush=True)
-                return
-            errors = _run(plan, grid, context)
-            after, unwritten = _save(plan, files, str(context.run_id))
-            seconds = round(time.monotonic() - start, 3)
-            _report(plan, files, after, unwritten, errors, {"run_id": str(context.run_id), "seconds": seconds})
+        carry_out(config, RunFiles.of(config, context.run_id), grid, context)
     except Exception as error:
         print_failure(error)
         raise
+
+
+def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) -> None:
+    """Plan a run, run it, save its results and report them; of a dry run, the plan alone."""
+    start = time.monotonic()
+    with nullcontext() if config.dry_run else exclusive(files.federation):
+        saved = files.load(config)
+        plan = plan_run(config, grid, saved, files.keeper(config, str(context.run_id)))
+        if config.dry_run:
+            made = dry_run.compiled(plan)
+            _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
+            print(dry_run.text(made), flush=True)
+            return
+        errors = _run(plan, grid, context)
+        after, unwritten = _save(plan, files, str(context.run_id))
+        seconds = round(time.monotonic() - start, 3)
+        _report(plan, files, after, unwritten, errors, {"run_id": str(context.run_id), "seconds": seconds})
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:

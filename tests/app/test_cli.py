@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
 from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
@@ -219,6 +220,94 @@ def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixtu
     assert [row[0] for row in rows] == model.predict(X).tolist()
 
 
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz"])
+def test_predict_copies_columns_as_they_stand(ending: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    plain_model(["a", "b"])
+    (folder / "new.csv").write_text("id;b;a; two  words\n007;1,50;2;=A1\n\n008;2,5;3;\n")
+    kept = [["007", "1,50", "=A1"], ["008", "2,5", ""]]
+    if ending == ".parquet":
+        pandas = pytest.importorskip("pandas")
+        pytest.importorskip("pyarrow")
+        frame = pandas.DataFrame({"id": ["007", "008"], "b": [1.5, 2.5], "a": [2, 3], "two words": ["=A1", None]})
+        frame.to_parquet("new.parquet")
+        kept = [["007", "1.5", "=A1"], ["008", "2.5", ""]]
+    elif ending == ".npz":
+        names = ["id", "b", "a", "two words"]
+        np.savez("new.npz", X=[[7.0, 1.5, 2.0, 0.0], [8.0, 2.5, 3.0, 1.0]], feature_names=names)
+        kept = [["7.0", "1.5", "0.0"], ["8.0", "2.5", "1.0"]]
+    arguments = ["predict", "model.npz", f"new{ending}"]
+    plain = predictions(run(capsys, *arguments)[0])
+    keep = [part for name in ("id", "b", "two words") for part in ("--keep", name)]
+    rows = predictions(run(capsys, *arguments, *keep)[0])
+    assert [row[:3] for row in rows] == [["id", "b", "two words"], *kept]
+    assert [row[3:] for row in rows] == plain
+    out, error = run(capsys, *arguments, "--keep", "gone", status=1)
+    assert out == ""
+    assert "--keep: expected" in error
+
+
+# -------- score
+
+
+def figures(path: str) -> dict[str, float]:
+    return {row["figure"]: float(row["value"]) for row in csv.DictReader(io.StringIO(Path(path).read_text()))}
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_figures_of_a_model_are_those_of_scikit_learn(
+    n_classes: int, capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_file, "BLOCK", 512)
+    random = np.random.default_rng(0)
+    y = random.integers(n_classes, size=200)
+    X = (random.normal(size=(200, 2)) + 1.5 * y[:, None]).round(3)
+    labels = np.array(["ash", "birch", "cedar"])[y]
+    model = FlyNNClassifier(effort="quick").fit(X[:100], labels[:100])
+    spec = model.spec_
+    model = FlyNNClassifier.from_counts(spec, model.counts_, model.classes_, feature_names=["a", "b"])
+    model.save("model.npz")
+    rows = [f"{a},{b},{label}" for (a, b), label in zip(X[100:], labels[100:], strict=True)]
+    more = ["1,2,", "1,2,elm", "3,2,elm", "1,1,fir"]
+    (folder / "new.csv").write_text("\n".join(["a,b,kind", *rows, *more]))
+    shown, _ = run(capsys, "score", "model.npz", "new.csv", "--label", "kind", "--out", "own.csv")
+    assert shown.splitlines()[-1] == "own.csv"
+    found = figures("own.csv")
+    p = model.predict_proba(X[100:])
+    true, best = labels[100:], model.classes_[p.argmax(axis=1)]
+    auroc = roc_auc_score(true, p[:, 1] if n_classes == 2 else p, multi_class="ovr", average="macro")
+    brier = ((p - (true[:, None] == model.classes_)) ** 2).sum(axis=1).mean() / (2 if n_classes == 2 else 1)
+    if n_classes == 2:
+        np.testing.assert_allclose(brier, brier_score_loss(true == "birch", p[:, 1]))
+    expected = {
+        "rows": 100,
+        "rows without a label": 1,
+        "rows with an unknown label": 3,
+        "unknown labels": 2,
+        "accuracy": accuracy_score(true, best),
+        "balanced accuracy": balanced_accuracy_score(true, best),
+        "log-loss": log_loss(true, p, labels=model.classes_),
+        "Brier score": brier,
+        "AUROC": auroc,
+    }
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose(list(found.values()), list(expected.values()))
+    assert {line.split("  ")[0]: line.split()[-1] for line in shown.splitlines()[:4]} == {
+        name: str(expected[name]) for name in list(expected)[:4]
+    }
+
+
+def test_score_needs_a_label_that_the_model_knows(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    plain_model(["a", "b"], ("no", "yes"))
+    (folder / "new.csv").write_text("a,b,label\n1,2,elm\n1,3,\n")
+    assert run(capsys, "score", "model.npz", "new.csv", status=1)[0] == ""
+    (folder / "new.csv").write_text("a,b,label\n1,2,yes\n1,3,yes\n")
+    run(capsys, "score", "model.npz", "new.csv")
+    assert np.isnan(figures("scores.csv")["AUROC"])  # of one class
+    assert "--out" in run(capsys, "score", "model.npz", "new.csv", "--out", "new.csv", status=1)[1]
+    assert (folder / "new.csv").read_text().startswith("a,b,label")
+
+
 # -------- the command line
 
 
@@ -232,6 +321,8 @@ def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixtu
         ["predict", "model.npz"],
         ["predict", "m", "f", "--abstain", "2"],
         ["predict", "m", "f", "--abstain", "nan"],
+        ["try"],
+        ["score", "model.npz"],
         ["schema", "own.csv", "--separator", "#"],
         ["schema", "own.csv", "--min-examples", "0"],
     ],
@@ -256,6 +347,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["show", "gone.npz"],
         ["show", "own.csv"],
         ["predict", "own.csv", "own.csv"],
+        ["score", "own.csv", "own.csv"],
+        ["try", "own.csv", "--by", "gone"],
     ],
 )
 def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,8 +370,11 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixtur
     FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
     (folder / "new.csv").write_text((folder / "own.csv").read_text())
     (folder / "metrics.json").write_text(json.dumps(metrics()))
+    for name in ("basel", "bern", "chur"):
+        text = (folder / "own.csv").read_text().replace("label", "outcome", 1)
+        (folder / f"{name}.csv").write_text(text if name == "chur" else text.replace(";", ","))
     lines = shell_lines()
-    verbs = {"schema", "check", "show", "predict", "report"}
+    verbs = {"schema", "check", "try", "show", "predict", "score", "report"}
     assert {line.split()[1] for line in lines} == verbs
     for line in lines:
         command, _, target = line.partition(" > ")

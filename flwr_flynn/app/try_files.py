@@ -1,0 +1,326 @@
+"""The verb `try`: a federation of files in this process, with the code of a SuperNode and that of `flwr run`.
+
+Each file is a party with a node config of its own. All files are looked at first, and every fault is printed with the
+setting that mends it. The parties then answer the messages of the server one after another.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from importlib import import_module
+from itertools import chain
+from operator import add
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid
+
+from flwr_flynn._validation import listed
+from flwr_flynn.app import client_app, server_app
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, is_gap
+from flwr_flynn.app.data.csv_file import CsvFile, header_of
+from flwr_flynn.app.data.datasets import full_text, opened_own
+from flwr_flynn.app.data.dialect import codec, ending, objects
+from flwr_flynn.app.data.opened import columns_of, existing, opened
+from flwr_flynn.app.data.parquet_file import opened_parquet
+from flwr_flynn.app.data.share import coded_labels, counted
+from flwr_flynn.app.data.table_file import Batch, TableFile
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.app.run_plan import own_schema
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError
+from flwr_flynn.federated.samples import PLAIN_INTEGER
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import as_name
+
+_MOST_PARTS = 1000
+_OWN = ("action", "federation", "relearn", "min-available", "nodes-at-a-time", "output-dir")
+"""Run settings that follow from the files."""
+
+
+def run_files(
+    paths: Sequence[str], node: Mapping[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
+) -> int:
+    """Run a federation in which each file is a party, and print its table and the paths of its results.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        CSV, Parquet and NPZ files.
+    node : mapping of str to str
+        Node settings of all parties, such as `label`.
+    by : str
+        A column by whose values one file is split into parties; it is no feature then.
+    out : str
+        Folder of the results, `flwr-flynn-try` by default.
+    settings : sequence of str
+        ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
+
+    Returns
+    -------
+    int
+        The exit status: 1 if too few of the files can be counted.
+    """
+    log = logging.getLogger("flwr")
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.WARNING)
+        parts = _split(paths, by, node, Path(folder)) if by else [*map(Path, paths)]
+        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in _named(parts)]
+        given = _settings(settings, {site.raw["party-id"]: site.raw for site in sites})
+        given |= {"min-available": len(sites), "nodes-at-a-time": len(sites), "output-dir": out or "flwr-flynn-try"}
+        config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
+        if config is None:
+            return 1
+        files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
+        grid, context = FilesGrid([site.raw for site in sites]), Context(1, 0, {}, RecordDict(), given)
+        server_app.carry_out(config, files, grid, context)
+    for name in ("plan.json",) if config.dry_run else ("report.html", "model.npz", "metrics.json"):
+        print(files.folder / name)
+    return 0
+
+
+class FilesGrid(Grid):
+    """A grid whose nodes are deployed parties in this process, for the strategy of the Message API.
+
+    Parameters
+    ----------
+    nodes : sequence of mappings
+        The node config of each party.
+    """
+
+    run = set_run = create_message = push_messages = pull_messages = cast(Any, None)  # which the strategy does not use
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        with suppress(ImportError):  # before Flower 1.38, in which a grid names the sender
+            identity: Any = import_module("flwr.supercore.task_identity").TaskIdentity
+            identity.run_id = identity.node_id = identity.task_id = 1
+        self._contexts = {i: Context(1, i, dict(node), RecordDict(), {}) for i, node in enumerate(nodes, 2)}
+
+    def get_node_ids(self) -> list[int]:
+        """The ids of all parties."""
+        return list(self._contexts)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Yield the reply of each party, which is computed when it is asked for."""
+        for message in messages:
+            yield client_app.app(message, self._contexts[message.metadata.dst_node_id])
+
+
+# ---- settings and parties
+
+
+def _settings(texts: Sequence[str], nodes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Run settings among ``KEY=VALUE``; those of a party are added to its node config."""
+    rows = [row for row in RunConfig.rows() if not (row.facts.simulation_only or row.key in _OWN)]
+    of_run = {row.key: row.default for row in rows if row.group not in ("privacy", "secure")}
+    of_party, given = {row.key: row.default for row in NodeConfig.rows()}, dict[str, Any]()
+    for text in texts:
+        left, _, value = text.partition("=")
+        party, colon, key = left.strip().rpartition(":")
+        known = of_party if colon else of_run
+        if key not in known or (colon and party not in nodes):
+            form = f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and" if colon else "KEY=VALUE with"
+            raise ConfigError("--set", f"{form} a key of {', '.join(known)}", text)
+        with suppress(ValueError, RecursionError):  # a value of another type is refused with the settings
+            value = value if isinstance(known[key], str) and value[:1] != '"' else json.loads(value)
+        (nodes[party] if colon else given)[key] = value
+    return given
+
+
+def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Each file with a name of its own: its stem, behind that of its folder where several have the same."""
+    stems, names = [path.stem for path in paths], list[str]()
+    for path in paths:
+        name = path.stem if stems.count(path.stem) == 1 else f"{path.absolute().parent.name}-{path.stem}"
+        names.append(f"{name}-{len(names) + 1}" if name in names else name)
+        yield names[-1], path
+
+
+def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the rows of one file in a part for each value of a column, without this column."""
+    path = existing(Path(paths[0]))
+    if len(paths) > 1 or ending(path) == ".npz":
+        raise ConfigError("--by", "one CSV or Parquet file", f"{len(paths)} files, the first a {ending(path)} file")
+    # The values of the column are read as labels are.
+    file = opened(path, by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect())
+    n_without, file.n_unlabelled = file.n_unlabelled, 0
+    file.check()
+    rows_of: dict[str, list[int]] = {}
+    for index, value in enumerate(chain.from_iterable(map(_labels_in, file.batches()))):
+        if not is_gap(value):
+            rows_of.setdefault(str(value), []).append(index)
+    if not 1 <= len(rows_of) <= _MOST_PARTS:
+        raise ConfigError("--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of))
+    if n_without:
+        print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
+    if isinstance(file, CsvFile):
+        encoding, separator = codec(file.dialect.encoding), file.dialect.separator
+        at = [*map(as_name, header_of(path, file.dialect))].index(as_name(by))
+        with path.open(encoding=encoding, newline="") as stream:
+            rest = (row[:at] + row[at + 1 :] for row in csv.reader(stream, delimiter=separator) if row)
+            head, lines = next(rest), [*rest]
+    else:
+        with opened_parquet(path) as source:
+            table = source.read().drop([name for name in source.schema_arrow.names if as_name(name) == as_name(by)])
+    parts: list[Path] = []
+    for value, rows in sorted(rows_of.items()):
+        name = re.sub(r"[^\w .+-]", "_", value)[:60]
+        parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
+        parts[-1].parent.mkdir()
+        if not isinstance(file, CsvFile):
+            import_module("pyarrow.parquet").write_table(table.take(rows), parts[-1])
+            continue
+        with parts[-1].open("w", encoding=encoding, newline="") as stream:
+            csv.writer(stream, delimiter=separator).writerows([head, *(lines[row] for row in rows)])
+    return parts
+
+
+# ---- faults before anything is counted
+
+
+@dataclass
+class Site:
+    """A party, what its file has, and its faults, each with the setting that mends it."""
+
+    path: Path
+    raw: dict[str, Any]  # its node config
+    faults: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    has_label: bool = True
+    guess: str | None = None  # the one column that may be that of the labels, where this is missing
+    labels: set[str] = field(default_factory=set)
+    file: TableFile | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return f"{self.raw['party-id']}{self.path.suffix}"
+
+    @property
+    def node(self) -> NodeConfig:
+        """Its settings."""
+        return NodeConfig.parse(self.raw)
+
+    @contextmanager
+    def noting(self, mend: str = "") -> Iterator[None]:
+        """Note an error in the block, and the setting that mends it."""
+        try:
+            yield
+        except FlyNNError as error:
+            self.note(full_text(error).removeprefix(f"{self.path.name}: ").removeprefix(f"{self.path.name!r}: "), mend)
+
+    def note(self, fault: str, mend: str = "") -> None:
+        """Note a fault, and the setting that mends it; behind a colon one of this party."""
+        text = f"{fault}; --set {self.raw['party-id'] if mend[0] == ':' else ''}{mend}" if mend else fault
+        self.faults += [] if text in self.faults else [text]
+
+    def opened(self, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
+        """Its file as the party opens it; without the column of the labels, with the guessed one."""
+        node = self.node
+        if self.has_label:
+            return opened_own(node, features, schema)
+        return opened(self.path, self.guess, node.held_out_key, features, node.dialect(), schema)
+
+    def look(self, others: set[str]) -> None:
+        """Note the faults of the file by itself, and its labels; `others` are columns of other files."""
+        label = as_name(self.node.label or "label")
+        if self.columns and label not in self.columns and ending(self.path) != ".npz":
+            own = [name for name in self.columns if name not in others]
+            self.has_label, self.guess = False, own[0] if len(own) == 1 else None
+            got = f"those of no other file: {_quoted(own)}" if own else f"others: {_quoted(self.columns)}"
+            self.note(f"expected a column {label!r}, got {got}", f":label={self.guess or '...'}")
+        self.file = file = self.opened()
+        print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
+        file.n_unlabelled *= self.has_label
+        for counter, mend in (("n_broken", ":separator=..."), ("n_unlabelled", ""), ("", ":gap-texts=...")):
+            if not counter or getattr(file, counter):
+                with self.noting(mend):
+                    file.check()
+                setattr(file, counter or "n_broken", 0)  # so that the next check tells the next fault
+        if not file.n_rows:
+            self.note("expected at least one row, got none")
+        found = {*chain.from_iterable(map(_labels_in, file.batches()))}
+        self.labels = {_plain(label) for label in found if not is_gap(label)}
+
+
+def _labels_in(batch: Batch) -> list[Any]:
+    return [] if batch.labels is None else batch.labels.tolist()
+
+
+def _plain(label: Any) -> str:
+    """A label as text, an integer without a point."""
+    text = str(label)
+    return text[:-2] if text.endswith(".0") and PLAIN_INTEGER.fullmatch(text[:-2]) else text
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return listed([repr(name[:60]) for name in names])
+
+
+def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfig | None:
+    """Print all faults, and return the settings with the classes of all files; None if too few can be counted."""
+    for site in sites:
+        with site.noting():
+            site.columns = columns_of(existing(site.path), site.node.dialect()) or []
+    for site in [site for site in sites if not site.faults]:
+        with site.noting():
+            site.look({name for other in sites if other is not site for name in other.columns})
+    schema, together = own_schema(config), Site(Path(), {"party-id": "all files"})
+    with together.noting():
+        _compare_columns(sites, config, schema)
+    known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
+    for site in sites:
+        others = known or set[str]().union(*(other.labels for other in sites if other is not site))
+        if others and site.has_label and (odd := sorted(site.labels - others)):
+            where = "the classes" if known else "those of the other files"
+            text = f"{len(odd)} of {len(site.labels)} label values are not among {where}: {_quoted(odd)}"
+            # Classes that one site alone has are usual; a site that shares none has probably another code for them.
+            if known or (len(odd) == len(site.labels) and not is_split):
+                site.note(text, "classes=...")
+            else:
+                print(f"{site.name}: note: {text}")
+    ready = [site for site in sites if not site.faults]
+    classes = sorted(set[str]().union(*(site.labels for site in ready)))
+    with together.noting():
+        if len(classes) > MOST_CLASSES:
+            raise DataError("label", f"at most {MOST_CLASSES} different labels", len(classes))
+        if not known:
+            config = replace(config, classes=json.dumps(coded_labels(objects(classes), "label")[0]))
+    for site in (*sites, together):
+        for fault in site.faults:
+            print(f"REFUSED: {site.name}: {fault}")
+    if len(ready) >= (needed := config.min_parties or len(sites)) and not together.faults:
+        return config
+    print(f"{len(ready)} of {len(sites)} parties can be counted; min-parties: {needed}")
+    return None
+
+
+def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | None) -> None:
+    """Note what the columns of the run, given or learned as the run learns them, refuse of each file."""
+    features = config.feature_list()
+    if schema is None and not features:
+        sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
+        if config.n_features or not sound:
+            return
+        learned = reduce(add, (counted(file).told(node.min_examples) for file, node in sound)).schema()[0]
+        if learned.is_plain:  # the columns are hashed as they stand
+            features = learned.names if learned.is_named else ()
+        else:
+            schema = learned
+    for site in sites:
+        if site.file is not None:
+            is_sound = len(site.faults) <= (not site.has_label)
+            with site.noting("schema=FILE"):
+                file = site.opened(features, schema)
+                with site.noting(":gap-texts=..."):
+                    file.check() if is_sound else None
