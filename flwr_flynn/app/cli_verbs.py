@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -29,10 +30,11 @@ from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
-from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.column_encoding import Column, LevelCodes
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
-from flwr_flynn.tables.table import as_name, missing
+from flwr_flynn.tables.table import as_name, by_name, missing
+from flwr_flynn.tables.texts import is_beside
 
 MOST_CLASSES = 1024
 
@@ -94,7 +96,14 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     schema = read_schema(schema_path)
     there = columns_of(existing(path), dialect)
     label = label or schema.label
-    missing = [name for name in schema.names if name not in there] if schema.is_named and there is not None else []
+    missing, refused = [], 0
+    if schema.is_named and there is not None:
+        indices = dict(zip(schema.names, by_name(there, schema.names), strict=True))
+        missing = [name for name, index in indices.items() if index is None and not is_beside(name, schema.names)]
+        with contextlib.suppress(DataError):
+            refused = len(missing)
+            schema.found([name for name in there if by_name([name], [label]) == [None]])
+            refused = 0
     present = [column for column in schema.columns if column.name not in missing]
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
@@ -103,16 +112,17 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     rows = _checked_rows(file, rest)
-    rows += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing]
-    _print_table([["column", "kind", "gaps", "of another kind", "beyond range", "other levels"], *rows])
+    rows += [[repr(name)[:60], "", "missing", "", "", "", ""] for name in missing]
+    titles = ["column", "kind", "gaps", "of another kind", "beyond range", "other levels"]
+    _print_table([titles, *(row[: len(titles)] for row in rows)])
     unknown = _unknown_labels(file, schema) if label else 0
     faults = [
-        (len(missing), "columns are missing"),
+        (refused, "columns are missing, beside others that the schema does not have"),
         (file.n_broken, "rows have more or fewer fields than the header"),
-        (file.n_unlabelled, "rows have no label"),
         (unknown, "rows have a label that is none of the schema's classes"),
-        (sum(row[3] not in ("", "0") for row in rows), "columns have values of another kind"),
+        (sum(report.unfit > 0 or not report.kind for report in file.reports), "columns have no value of their kind"),
         (sum(row[4] not in ("", "0") for row in rows), "columns have values beyond their range"),
+        (sum(bool(row[6]) for row in rows), "columns have no value that is one of their levels"),
     ]
     print(f"\n{file.described()}")
     if not label:
@@ -132,24 +142,24 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
             if kind == column.kind == "number":
                 beyond[index] += int(column.refused(values).sum())
             elif kind == column.kind == "category":
-                levels = {*column.levels, None}
-                others[index] += sum(value not in levels for value in values.tolist())
+                others[index] += sum(code == -1 for code in map(LevelCodes(column.levels), values.tolist()))
     return [
         [
             repr(column.name)[:60],
             column.kind,
-            str(gaps[index] - report.unfit),
-            str(_n_other_kind(column, report.kind, report.unfit, file.n_rows - gaps[index])),
+            str(gaps[index] - report.texts),
+            str(_n_other_kind(column, report.kind, report.texts, file.n_rows - gaps[index])),
             str(beyond[index]) if column.kind == "number" else "",
             str(others[index]) if column.kind == "category" else "",
+            "none" if 0 < others[index] == file.n_rows - file.n_unlabelled - gaps[index] else "",
         ]
         for index, (column, report) in enumerate(zip(schema.columns, file.reports, strict=True))
     ]
 
 
-def _n_other_kind(column: Column, kind: str, n_unfit: int, n_values: int) -> int:
+def _n_other_kind(column: Column, kind: str, n_texts: int, n_values: int) -> int:
     if kind == column.kind or (kind == "number" and column.kind == "category"):
-        return n_unfit
+        return n_texts
     return n_values
 
 

@@ -33,6 +33,10 @@ class NodeConfig(Settings):
 
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    label_map: str = setting(
+        "", "its labels as the others write them, such as `ja=yes,nein=no`; labels that are not named stay"
+    )
+    ignore: str = setting("", "columns of the file that are not used, with commas between, or a JSON list")
     separator: str = setting(
         "", "separator of the fields of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES)
     )
@@ -126,6 +130,17 @@ class NodeConfig(Settings):
         low=0,
         high=86400,
     )
+
+    def labels(self) -> dict[str, str]:
+        """`label_map` as a mapping."""
+        pairs = [text.partition("=") for text in entries("node-config label-map", self.label_map, (str,))]
+        if bad := sum(not (own.strip() and other.strip()) for own, _, other in pairs):
+            raise ConfigError("node-config label-map", "entries such as ja=yes", f"{bad} others")
+        return {own.strip(): other.strip() for own, _, other in pairs}
+
+    def ignored(self) -> tuple[str, ...]:
+        """`ignore` as names of columns."""
+        return tuple(entries("node-config ignore", self.ignore, (str,)))
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:

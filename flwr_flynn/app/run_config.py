@@ -72,6 +72,10 @@ class FederationSettings(RunSettings):
         "round from numbers of rows by level. Not given: `learn` for categories, dates or gaps of a simulation, and in "
         "a deployment without `feature-names` and `n-features`. With `epsilon` and `secure` such columns need the file",
     )
+    ignore: str = fixed("", "columns that are not used where a schema is learned, with commas between, or a JSON list")
+    keep: str = fixed(
+        "", "columns that are used though nearly all of their values differ, which else are left out as ids or notes"
+    )
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
 
@@ -113,6 +117,10 @@ class FederationSettings(RunSettings):
         if names and self.n_features not in (0, len(names)):
             raise self.refused("n_features", f"{len(names)}, as many as feature-names")
         return tuple(names)
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """`ignore` or `keep` as names of columns."""
+        return tuple(entries(f"run-config {name}", getattr(self, name), (str,)))
 
 
 @dataclass(frozen=True)

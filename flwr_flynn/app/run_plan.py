@@ -112,7 +112,7 @@ def _strategy(
         shared, bound = SharedNoise.of(mechanism, asked), None
         needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
-        given["learn_schema"] = learns
+        given |= {"learn_schema": learns, "ignore": config.columns("ignore"), "keep": config.columns("keep")}
     else:
         if parties is None:
             _require_min_available(config)
@@ -243,7 +243,8 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     dataset, schema = datasets.simulated_dataset(config), own_schema(config)
     datasets.simulated_shares(config, parties)  # that the partitioner can deal is known before the parties start
     # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
-    learns = config.schema == "learn" or (schema is None and needs_table(dataset.X))
+    chosen = bool(config.ignore or config.keep)
+    learns = config.schema == "learn" or (schema is None and (chosen or needs_table(dataset.X)))
     if learns and not _learns(config):
         expected = "a schema.toml for categories, dates and gaps, where nothing is learned of the columns in clear"
         raise config.refused("schema", expected, config.schema or "none")

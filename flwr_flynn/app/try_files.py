@@ -40,7 +40,7 @@ from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.samples import PLAIN_INTEGER
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import as_name
+from flwr_flynn.tables.table import as_name, by_name
 
 _MOST_PARTS = 1000
 _OWN = ("action", "federation", "relearn", "min-available", "nodes-at-a-time", "output-dir")
@@ -229,12 +229,13 @@ class Site:
         node = self.node
         if self.has_label:
             return opened_own(node, features, schema)
-        return opened(self.path, self.guess, node.held_out_key, features, node.dialect(), schema)
+        rest = node.dialect(), schema, None, node.ignored()
+        return opened(self.path, self.guess, node.held_out_key, features, *rest)
 
     def look(self, others: set[str]) -> None:
         """Note the faults of the file by itself, and its labels; `others` are columns of other files."""
         label = as_name(self.node.label or "label")
-        if self.columns and label not in self.columns and ending(self.path) != ".npz":
+        if self.columns and by_name(self.columns, [label]) == [None] and ending(self.path) != ".npz":
             own = [name for name in self.columns if name not in others]
             self.has_label, self.guess = False, own[0] if len(own) == 1 else None
             got = f"those of no other file: {_quoted(own)}" if own else f"others: {_quoted(self.columns)}"
@@ -249,7 +250,7 @@ class Site:
                 setattr(file, counter or "n_broken", 0)  # so that the next check tells the next fault
         if not file.n_rows:
             self.note("expected at least one row, got none")
-        found = {*chain.from_iterable(map(_labels_in, file.batches()))}
+        found = {*chain.from_iterable(map(_labels_in, file.labelled()))}
         self.labels = {_plain(label) for label in found if not is_gap(label)}
 
 
@@ -312,11 +313,12 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
         sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
         if config.n_features or not sound:
             return
-        learned = reduce(add, (counted(file).told(node.min_examples) for file, node in sound)).schema()[0]
-        if learned.is_plain:  # the columns are hashed as they stand
-            features = learned.names if learned.is_named else ()
-        else:
-            schema = learned
+        total = reduce(add, (counted(file).told(node.min_examples) for file, node in sound))
+        schema, left_out = total.schema(config.columns("ignore"), config.columns("keep"))
+        for name, reason in left_out.items():
+            print(f"column {name[:60]!r} is left out: {reason}")
+        if not schema.is_named:
+            schema = None
     for site in sites:
         if site.file is not None:
             is_sound = len(site.faults) <= (not site.has_label)

@@ -122,7 +122,7 @@ class Samples:
 
     def tables(self) -> list[Any]:
         """The samples and those held out, as they are or, with `names`, as tables."""
-        if self.names is None:
+        if self.names is None or not isinstance(self.X, np.ndarray):
             return [self.X, self.X_test]
         return [None if X is None else Table(self.names, [*X.T.astype(np.float64)]) for X in (self.X, self.X_test)]
 

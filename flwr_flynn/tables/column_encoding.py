@@ -127,7 +127,7 @@ class Column:
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
-            codes = np.fromiter(map(_codebook(self.levels), values.tolist()), np.int64, len(values))
+            codes = np.fromiter(map(LevelCodes(self.levels), values.tolist()), np.int64, len(values))
             known = np.flatnonzero(codes >= 0)
             out[:] = 0.0
             out[known, codes[known]] = 1.0
@@ -153,7 +153,7 @@ class Column:
             return np.asarray(np.isinf(values) | (values < low) | (values > high))
 
 
-class _codebook(dict[Any, int]):
+class LevelCodes(dict[Any, int]):
     """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value.
 
     A value that is no level is looked up in the forms that levels may have elsewhere (`forms_of_level`), unless two

@@ -232,13 +232,16 @@ class CsvFile(TableFile):
         self._typed = [facts.decided(month_first) for facts in self._facts]
         pairs = zip(self._typed, self._facts, strict=True)
         self.reports = [
-            ColumnReport(typed.kind, typed.dtype, facts.gaps + facts.n_beside, facts.infinite, facts.n_unfit)
+            ColumnReport(
+                *(typed.kind, typed.dtype, facts.gaps + facts.n_texts), *(facts.infinite, facts.n_texts, facts.n_unfit)
+            )
             for typed, facts in pairs
         ]
-        wanted = self._schema.names if self._schema is not None else None
-        for index, name in enumerate(self.names):
+        names = self._schema.names if self._schema is not None else None
+        for index, (name, report) in enumerate(zip(self.names, [*self.reports], strict=True)):
             beside = f"{name}{BESIDE}"
-            if self._facts[index].n_beside and beside not in self.names and (wanted is None or beside in wanted):
+            is_wanted = beside not in self.names and (names is None or beside in names)
+            if report.texts and report.kind == "number" and is_wanted:
                 self._beside.append(index)
                 self.reports.append(ColumnReport("category", np.dtype(np.float64)))
         self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
@@ -296,7 +299,7 @@ class CsvFile(TableFile):
         mixed = [
             f"; {name[:60]}: {facts.numerals.described()}"
             for name, facts in zip(self.names, self._facts, strict=False)
-            if facts.kind == "number" and (facts.n_beside or facts.numerals.unit)
+            if facts.kind == "number" and (facts.n_texts or facts.numerals.unit)
         ]
         dates = f"; dates as {forms}" if forms else ""
         return f"{clean(self.name, 200)}: {self.dialect}; {super().described()}{dates}{clean(''.join(mixed), 2000)}"

@@ -329,7 +329,10 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Share:
 def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
     """The file of an open party, as `opened`; the log says what was found in it."""
     rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
-    file = opened(_own_file(node), node.label, node.held_out_key, features, node.dialect(), schema, rule)
+    file = opened(
+        _own_file(node), node.label, node.held_out_key, features, node.dialect(), schema, rule, node.ignored()
+    )
+    file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
     return file
 
@@ -340,7 +343,7 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     Rows are held out only if results on them may leave the party.
     """
     rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    return private_file(_own_file(node), node.label, node.held_out_key, rule)
+    return private_file(_own_file(node), node.label, node.held_out_key, rule, node.ignored(), node.labels())
 
 
 def _own_file(node: NodeConfig) -> Path:

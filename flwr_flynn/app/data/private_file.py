@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import csv
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +21,7 @@ from flwr_flynn.app.data.dialect import check_shapes, ending, objects, unreadabl
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.app.data.npz import array_keys, read_npz
 from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parquet_columns
-from flwr_flynn.app.data.table_file import Layout
+from flwr_flynn.app.data.table_file import Layout, mapped
 from flwr_flynn.app.data.values import Texts
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
@@ -34,17 +34,23 @@ _LONGEST_LINE = 2**20  # bytes of a row of a CSV file
 _BLOCK = 2**22  # bytes of lines at a time
 
 
-def private_file(path: Path, label: str = "", key: str = "", held_out: HeldOut | None = None) -> PrivateFile:
+def private_file(
+    path: Path, label: str = "", key: str = "", held_out: HeldOut | None = None, ignore: Sequence[str] = (),
+    label_map: Mapping[str, str] | None = None,
+) -> PrivateFile:  # fmt: skip
     """The rows of a file; `key` is its column of ids for the held-out rule, which is no feature."""
     kind = {".npz": _Npz, ".csv": _Csv}.get(ending(path), _Parquet)
-    return kind(path, label or ("y" if kind is _Npz else "label"), key, held_out)
+    return kind(path, label or ("y" if kind is _Npz else "label"), key, held_out, ignore, label_map or {})
 
 
 class PrivateFile(RowReader):
     """Rows of a file, with those that are held out."""
 
-    def __init__(self, path: Path, label: str, key: str, held_out: HeldOut | None) -> None:
+    def __init__(
+        self, path: Path, label: str, key: str, held_out: HeldOut | None, ignore: Sequence[str], book: Mapping[str, str]
+    ) -> None:
         self._path, self._label, self._key, self._held_out = path, label, key, held_out
+        self._ignore, self._label_map = ignore, book
         try:
             self._open()
         except OSError as error:
@@ -68,6 +74,7 @@ class PrivateFile(RowReader):
     def _one_side(self, read: Callable[[slice], Rows], held_out: bool) -> Callable[[slice], tuple[Any, Any]]:
         def chosen(part: slice) -> tuple[Any, Any]:
             X, y, keys = read(part)
+            y = mapped(y, self._label_map)
             if self._held_out is None:
                 return X, y
             rows = np.flatnonzero(self._held_out.mask(keys) == held_out)
@@ -77,7 +84,7 @@ class PrivateFile(RowReader):
 
     def _find(self, columns: Sequence[str]) -> None:
         """Find features, labels and ids among columns by name."""
-        self._layout = Layout.of(self._path.name, columns, self._label, self._key, ())
+        self._layout = Layout.of(self._path.name, columns, self._label, self._key, (), self._ignore)
         self.names, self.width = self._layout.names, len(self._layout.order)
 
 

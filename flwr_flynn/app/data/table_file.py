@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
+from flwr_flynn.app.data.dialect import objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, by_name, is_gap
+from flwr_flynn.tables.table import Table, as_name, by_name, is_gap, level_of
 
 Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
@@ -112,6 +114,13 @@ class Batch:
         return Table(names, columns, is_named)
 
 
+def mapped(labels: Array, book: Mapping[str, str]) -> Array:
+    """The labels, some of them by other names."""
+    if not book:
+        return labels
+    return objects([book.get(level_of(label) or "", label) for label in labels.tolist()])
+
+
 def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
     """Mask of the labels that are missing."""
     if labels.dtype.kind in "biu":
@@ -128,7 +137,8 @@ class ColumnReport:
     dtype: np.dtype[Any]  # of its numbers without gaps
     gaps: int = 0
     infinite: int = 0
-    unfit: int = 0  # values that are not of the kind that a schema wants
+    texts: int = 0  # values that are not of the kind, and gaps of it
+    unfit: int = 0  # all of them, where no value is of the kind that a schema wants
 
 
 class TableFile(ABC):
@@ -143,6 +153,7 @@ class TableFile(ABC):
     n_broken: int = 0
     n_unlabelled: int = 0
     reports: list[ColumnReport]
+    label_map: Mapping[str, str] = MappingProxyType({})
     _held_out: HeldOut | None = None
 
     def _mask(self, row: Sequence[Any], ids: Any, names: Sequence[str]) -> npt.NDArray[np.bool_] | None:
@@ -156,8 +167,11 @@ class TableFile(ABC):
     def labelled(self) -> Iterator[Batch]:
         """The rows that have a label, where labels are read."""
         for batch in self.batches():
-            rows = None if batch.labels is None else ~unlabelled(batch.labels)
-            yield batch if rows is None or rows.all() else batch.only(rows)
+            if batch.labels is not None:
+                rows = ~unlabelled(batch.labels)
+                batch = batch if rows.all() else batch.only(rows)
+                batch = replace(batch, labels=mapped(batch.labels, self.label_map))
+            yield batch
 
     @property
     def needs_table(self) -> bool:

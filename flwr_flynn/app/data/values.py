@@ -137,17 +137,16 @@ class ColumnFacts:
         return "date" if self.forms else "number" if self.numerals.are_numbers else "category"
 
     @property
-    def n_beside(self) -> int:
-        """Rows of a column of numbers with a text."""
+    def n_texts(self) -> int:
+        """Values of a column of numbers or dates that are none of these, and count as gaps."""
+        if self.kind == "date":
+            return self.n - self.gaps - max(self.fits.values(), default=0)
         return self.numerals.n_others if self.kind == "number" else 0
 
     @property
     def n_unfit(self) -> int:
-        """Values that are not of the kind that a schema wants; a text among numbers is a gap."""
-        n_values = self.n - self.gaps
-        if self.kind == "date":
-            return n_values - max(self.fits.values(), default=0)
-        return self.n_beside if self.wanted is not None and self.n_beside == n_values else 0
+        """All values, where none is of the kind that a schema wants."""
+        return self.n_texts if self.n_texts == self.n - self.gaps else 0
 
     def add(self, texts: Texts) -> None:
         """Look at more rows."""
@@ -191,7 +190,7 @@ class ColumnFacts:
         if month_first:
             form = next((month for month, day in _DAY_FIRST.items() if day == form and month in forms), form)
         dtype = {"b": np.bool_, "i": np.int64}.get("".join(self.types), np.float64) if self.types else np.bool_
-        if self.gaps or self.n_beside or kind != "number":
+        if self.gaps or self.n_texts or kind != "number":
             dtype = np.float64
         return TypedColumn(kind, np.dtype(dtype), self.dialect, form, self.numerals)
 
