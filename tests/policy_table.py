@@ -95,6 +95,8 @@ VALUES: dict[str, Any] = {
     "separator": ";",
     "decimal": ",",
     "encoding": "latin-1",
+    "label-map": "ja=yes",
+    "ignore": "patient",
     "gap-texts": "unknown, -999",
     "date-format": "dd.mm.yyyy",
     "model-path": "{folder}.model.npz",

@@ -292,7 +292,8 @@ def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_p
 
 def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.csv").write_text("a,b,label\n" + "1,2,ash\n" * 50 + "1;2;ash\n" * 40)
-    run = RunSpec(HashSpec(2, 24, 1, 3, 7), ("ash",), SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=1), 1))
+    mechanism = SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=1), 1)
+    run = RunSpec(HashSpec(2, 24, 1, 3, 7), ("ash",), mechanism, feature_names=("a", "b"))
     budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
     with caplog.at_level("WARNING", "flwr"):
         metrics = FlyNNClient(load=private_file(tmp_path / "a.csv"), budget=budget).fit([], counting(run))[2]

@@ -34,7 +34,7 @@ from flwr_flynn.federated.private_rows import (
 )
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Codes, Features, check_named, elsewhere, labelled, prepared
+from flwr_flynn.federated.samples import Codes, Features, elsewhere, has_names, labelled, prepared
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
@@ -255,8 +255,7 @@ class SampleAccess:
     def _prepare(self, run: RunSpec) -> None:
         """Refuse a request that no row can be hashed for, before any is looked at: by its columns, and by zeros."""
         rows = self._rows()
-        if rows.names is not None:
-            check_named(self._names)
+        self._check_named(rows.names is not None)
         check_columns(rows, self._names, run.spec.n_features)
         for hasher in run.hashers:
             hasher.active(np.zeros((1, hasher.n_features)))
@@ -377,8 +376,15 @@ class SampleAccess:
         self._touched = True
         if self._samples is None:
             samples = self._loaded()
+            self._check_named(bool(samples.names) or has_names(samples.X))
             self._samples = prepared(samples, self._names, self._load is None, self.check_memory)
         return self._samples
+
+    def _check_named(self, is_named: bool) -> None:
+        """Refuse a run without names for columns that have some: their positions may differ between parties."""
+        if is_named and not self._names:
+            expected = 'names of columns, or learn_schema=True (flwr run: feature-names, or schema = "learn")'
+            raise DataError("feature_names", f"{expected}, as the columns here have names", "none")
 
     def _before(self) -> Samples:
         """The samples as they were counted."""

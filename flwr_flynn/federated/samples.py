@@ -157,10 +157,7 @@ _MANY = 10  # values that are no matter of chance
 def prepared(
     samples: Samples, features: Features, is_given: bool, check_memory: Callable[[int, str, bool], None]
 ) -> Samples:
-    """Samples as a run asks for them; those that were loaded by a schema may be numbers already.
-
-    Columns with names are found by their names, and refused in a run without.
-    """
+    """Samples as a run asks for them; those that were loaded by a schema may be numbers already."""
     is_table = isinstance(samples.X, Table) or is_frame(samples.X)
     if isinstance(features, Schema):
         if not (is_given or is_table or samples.names):
@@ -170,19 +167,10 @@ def prepared(
         check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
         X, X_test = (None if X is None else encoded(features, X) for X in parts)
         return Samples(X, samples.y, X_test, samples.y_test)
-    if samples.names or has_names(samples.X):
-        check_named(features)
     if not is_table:
         return samples
     X, X_test = (None if X is None else as_plain(Table.of(X), features) for X in samples.tables())
     return Samples(X, samples.y, X_test, samples.y_test)
-
-
-def check_named(features: Features) -> None:
-    """Refuse a run without names of columns for samples that have some: positions may differ between parties."""
-    if not features:
-        expected = 'names of columns, or learn_schema=True (flwr run: feature-names, or schema = "learn")'
-        raise DataError("feature_names", f"{expected}, as the columns here have names", "none")
 
 
 def has_names(X: Any) -> bool:

@@ -60,6 +60,8 @@ class Layout:
                 raise with_names(DataError(name, f"a column {column!r}", f"{len(named)} others"), named, most=20)
         unused = {label_at, group_at, *by_name(named, [*map(as_name, ignore)])}
         rest = [column for index, column in enumerate(named) if index not in unused]
+        if not rest:
+            raise DataError(name, "at least one feature", "none")
         order, names, left_out = ordered(rest, features or rest, name)
         label_at, group_at = (None if at is None else columns.index(named[at]) for at in (label_at, group_at))
         return cls(label_at, group_at, [columns.index(rest[index]) for index in order], names, left_out)
@@ -169,8 +171,8 @@ class TableFile(ABC):
         for batch in self.batches():
             if batch.labels is not None:
                 rows = ~unlabelled(batch.labels)
-                batch = batch if rows.all() else batch.only(rows)
                 batch = replace(batch, labels=mapped(batch.labels, self.label_map))
+                batch = batch if rows.all() else batch.only(rows)
             yield batch
 
     @property
@@ -195,8 +197,6 @@ class TableFile(ABC):
 
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples; notes of the error have numbers of rows."""
-        if not self.reports:
-            raise DataError(self.name, "at least one feature", "none")
         if self.n_broken:
             expected = "as many fields in each row as in the header"
             raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
