@@ -25,7 +25,7 @@ PRIVATE = {"noisy", "noisy refinement", "model"}
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction")
-OTHERS += ("memory-limit", "min-examples", "class-prior", "held-out-key", "member-path")
+OTHERS += ("label-map", "ignore", "memory-limit", "min-examples", "class-prior", "held-out-key", "member-path")
 """Keys that change nothing about who gets an answer."""
 
 DEPLOYED = {

@@ -254,9 +254,8 @@ class SampleAccess:
 
     def _prepare(self, run: RunSpec) -> None:
         """Refuse a request that no row can be hashed for, before any is looked at: by its columns, and by zeros."""
-        rows = self._rows()
-        self._check_named(rows.names is not None)
-        check_columns(rows, self._names, run.spec.n_features)
+        self._check_named(self._rows().names is not None)
+        check_columns(self._rows(), self._names, run.spec.n_features)
         for hasher in run.hashers:
             hasher.active(np.zeros((1, hasher.n_features)))
 
@@ -269,7 +268,6 @@ class SampleAccess:
 
     def _active(self, run: RunSpec) -> Iterator[tuple[npt.NDArray[np.int32], Codes]]:
         """Active bits and class codes of the training rows that fit, some at a time."""
-
         n_rows = n_fitting = 0
         progress = self.progress(self._rows().n_rows)
         for n, parts in self._parts(run, partial(run.hasher.active, n_jobs=self.options.n_jobs)):
@@ -283,7 +281,7 @@ class SampleAccess:
     def _parts(
         self, run: RunSpec, of: Callable[[Any], npt.NDArray[Any]], held_out: bool = False
     ) -> Iterator[tuple[int, list[Fitting]]]:
-        """A function of the private rows that fit, see `private_rows.fitting`; any failure is one of the machine."""
+        """A function of the private rows that fit, see `fitting`; any failure is one of the machine."""
         self._touched = True
         try:
             memory = self.options.memory_limit
@@ -323,7 +321,6 @@ class SampleAccess:
         is_open = not options.secure and options.budget is None and in_clear
         mine = self._personalized(run, model) if is_open else model
         own = options.class_prior and is_open and run.is_plain
-
         scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
         if options.budget is None:
             return mine, own, self._tried(run, scores)
@@ -383,8 +380,8 @@ class SampleAccess:
     def _check_named(self, is_named: bool) -> None:
         """Refuse a run without names for columns that have some: their positions may differ between parties."""
         if is_named and not self._names:
-            expected = 'names of columns, or learn_schema=True (flwr run: feature-names, or schema = "learn")'
-            raise DataError("feature_names", f"{expected}, as the columns here have names", "none")
+            expected = "names, as the columns here have them; or learn_schema (run-config schema: learn)"
+            raise DataError("feature_names", expected, "none")
 
     def _before(self) -> Samples:
         """The samples as they were counted."""
@@ -397,7 +394,7 @@ class SampleAccess:
         return prepared(samples, self._names, is_given, self.check_memory)
 
     def _loaded(self) -> Samples:
-        """The samples as they were given, or as they are loaded by the names of the request."""
+        """The samples as they were given, or loaded by the names of the request."""
         self._touched = True
         samples = self._given if self._load is None else cast(Load, self._load)(self._names)
         assert isinstance(samples, Samples)  # of a party without a budget

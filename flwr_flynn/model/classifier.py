@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -19,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
@@ -80,8 +78,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
     ignore, keep : sequence of str, default=()
-        Columns of a data frame that are not used; and those that are used though nearly all of their values differ:
-        texts, and integers that are no measurements, are left out as ids and notes.
+        Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
 
     Attributes
     ----------
@@ -386,23 +383,3 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         signed = None if isinstance(self.signed, str) else bool(self.signed)
         given |= {"seed": int(self.seed), "effort": self.effort, "max_members": int(self.max_members)}
         return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
-
-    # -------- files
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file, whole or not at all; an existing one is replaced.
-
-        Parameters are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that are no strings, numbers
-        or booleans.
-        """
-        check_is_fitted(self)
-        model_file.write(path, self.model_)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
-        """Read a classifier from a file of `save`, with the parameters of `from_model`.
-
-        The file may come from anybody: a `ModelFileError` refuses damage and models beyond `max_bytes` of memory.
-        """
-        with model_file.reading(path, max_bytes) as (model, _):
-            return cls.from_model(model)

@@ -77,11 +77,48 @@ def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Inte
         for label in labels:
             ranked, ranks = values[:, ends[label] - kept[label] : ends[label]], np.flatnonzero(weights[label])
             ranked.sort(axis=1)
-            cells = ((label * d + place) << KEY_BITS) + _checked_keys(ranked[:, ranks])
+            cells = ((label * d + place) << KEY_BITS) + _checked_keys(_told(ranked, ranks, least))
             parts[label].append(_merged(cells.ravel(), np.tile(weights[label][ranks], len(place))))
     none = np.zeros(0, np.int64)
     found = [(none, none), *(part for label in labels for part in parts[label])]  # which ascend
     return np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found])
+
+
+SHARED = 5
+"""Samples of equal values that need no rounding."""
+
+
+def coarse(values: npt.NDArray[np.float64], spread: Any, is_shared: Any) -> npt.NDArray[np.float64]:
+    """Ascending values with about a thousandth of their spread as the last digit, so that they name nobody.
+
+    Values that several samples share stay as they are. The digits are a power of two, so that all machines round alike.
+
+    >>> coarse(np.array([1001.0, 50_000.0, 123_456.0]), 122_455.0, [False, True, False])
+    array([  1024.,  50000., 123456.])
+    """
+    step = np.ldexp(1.0, np.frexp(np.nan_to_num(spread))[1] - 11)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        rounded = np.rint(values / step) * step
+        is_kept = is_shared | ~(np.abs(values / step) < 2.0**52) | (np.nan_to_num(spread) == 0)
+    # A value does not pass one that stays, so that they ascend.
+    is_fixed = is_kept & ~np.isnan(values)
+    low = np.maximum.accumulate(np.where(is_fixed, values, -np.inf), axis=-1)
+    high = np.minimum.accumulate(np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1)[..., ::-1]
+    return np.where(is_kept, values, np.clip(rounded, low, high))
+
+
+def _told(ranked: npt.NDArray[Any], ranks: Integers, least: int) -> npt.NDArray[np.float64]:
+    """The values of some ranks of sorted values, (columns, n), gaps last: coarse but where `least` values are equal."""
+    n, values = ranked.shape[1], ranked[:, ranks].astype(np.float64)
+    is_shared = np.zeros(values.shape, np.bool_)
+    for before in range(min(least, n)):
+        low = np.clip(ranks - before, 0, max(n - least, 0))
+        is_shared |= (ranked[:, low] == values) & (ranked[:, np.minimum(low + least - 1, n - 1)] == values)
+    last = np.maximum((~np.isnan(ranked.astype(np.float64))).sum(axis=1) - 1, 0)
+    rows = np.arange(len(ranked))
+    low, high = (ranked[rows, (last * share).astype(np.int64)].astype(np.float64) for share in (0.05, 0.95))
+    spread = np.where(high > low, high - low, ranked[rows, last].astype(np.float64) - ranked[:, 0])
+    return coarse(values, spread[:, None], is_shared)
 
 
 def _weights_of_ranks(n: int, least: int) -> Integers:

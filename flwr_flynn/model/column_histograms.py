@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, GAP, KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
-from flwr_flynn.model.column_cells import batches, cells_of, floor_of, floored_cells, summed
+from flwr_flynn.model.column_cells import SHARED, batches, cells_of, coarse, floor_of, floored_cells, summed
 
 Integers = npt.NDArray[np.int64]
 
@@ -213,7 +213,7 @@ class ColumnHistograms:
         `DataError` without samples.
         """
         centers, deviations = [], []
-        keys = keys_of(self.quantiles)
+        keys = self._at_ranks[0]
         for quantiles, (lowest, *_, highest) in zip(self.quantiles.tolist(), keys.tolist(), strict=True):
             edges = quantiles[1:-1]
             center, deviation = _mean_and_deviation(quantiles if edges[0] == edges[-1] else edges)
@@ -233,7 +233,7 @@ class ColumnHistograms:
         sizes = self.n_per_class.astype(np.float64)
         filled = np.flatnonzero(sizes > 0)
         k = len(filled) - 1
-        shares = _shares(self._table(keys_of(self.edges()[:, _BORDERS]))[filled])
+        shares = _shares(self._table(self._at_ranks[0][:, 1:-1][:, _BORDERS])[filled])
         # Of a column without information it is about chi squared distributed, over n, if the classes are of one size.
         n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
         t = 0.35 * self.n_features.bit_length()  # about log(d) / 2; logarithms depend on the machine
@@ -256,18 +256,30 @@ class ColumnHistograms:
 
     @cached_property
     def quantiles(self) -> npt.NDArray[np.float64]:
-        """Lowest value, edges and highest value of each column, (d, 34): lower ends of bins; 0 without a number."""
+        """Lowest value, edges and highest value of each column, (d, 34): lower ends of bins; 0 without a number.
+
+        They have no more digits than they need, but for values that several samples share, see `coarse`.
+        """
         if not self.n_examples:
             raise DataError("histograms", "at least 1 sample", 0)
+        keys, counts = self._at_ranks
+        values = values_of(keys)
+        with np.errstate(over="ignore"):
+            spreads = [values[:, -2:-1] - values[:, 1:2], values[:, -1:] - values[:, :1]]
+        return coarse(values, np.where(spreads[0] > 0, *spreads), counts >= SHARED)
+
+    @cached_property
+    def _at_ranks(self) -> tuple[Integers, Integers]:
+        """Keys of the lowest value, the edges and the highest value of each column, (d, 34); samples in their bins."""
         columns, keys, counts = self._over_classes()
-        found = np.full((self.n_features, N_EDGES + 2), keys_of(np.zeros(1)))
+        found, sizes = np.full((2, self.n_features, N_EDGES + 2), keys_of(np.zeros(1)))
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
         for column, (first, last) in enumerate(pairwise(bounds.tolist())):
             if first < last:
                 up_to = np.cumsum(counts[first:last])
-                ranks = _ranks(int(up_to[-1]))
-                found[column] = keys[first:last][np.searchsorted(up_to, ranks, side="right")]
-        return values_of(found)
+                at = first + np.searchsorted(up_to, _ranks(int(up_to[-1])), side="right")
+                found[column], sizes[column] = keys[at], counts[at]
+        return found, sizes
 
     @property
     def n_numbers(self) -> list[int]:

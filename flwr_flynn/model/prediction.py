@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -20,6 +21,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model import model_file
 from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
@@ -188,6 +190,26 @@ class PredictionMixin:
         changed = copy(self)
         changed.model_ = replace(self.model_, prior=prior)
         return changed
+
+    # -------- files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, whole or not at all; an existing one is replaced.
+
+        Parameters are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that are no strings, numbers
+        or booleans.
+        """
+        check_is_fitted(self)
+        model_file.write(path, self.model_)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
+        """Read a classifier from a file of `save`, with the parameters of `from_model`.
+
+        The file may come from anybody: a `ModelFileError` refuses damage and models beyond `max_bytes` of memory.
+        """
+        with model_file.reading(path, max_bytes) as (model, _):
+            return cls.from_model(model)  # type: ignore[attr-defined, no-any-return]
 
     # -------- scikit-learn
 

@@ -183,10 +183,13 @@ def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, lea
         values = [float(value) for value in dense(X)[y == label, column]]
         sizes[label, column] += count
         wanted = min(least, len(values) - len(values) // 2)
+        # A value that fewer share is rounded: to a thousandth of the spread, of which this is more than a half.
+        near = (max(values) - min(values)) / 1000
+        told = float(values_of(np.array([key]))[0])
         assert any(
             sum(other <= value for other in values) >= wanted <= sum(other >= value for other in values)
             for value in values
-            if oracle.key(value) == key
+            if oracle.key(value) == key or abs(value - told) <= near + abs(told) / 2**19
         )
     assert (sizes == found.n_per_class[:, None]).all()
 
@@ -278,8 +281,11 @@ def test_quantiles_are_those_of_the_sorted_values(case):
     for column in range(X.shape[1]):
         values = np.sort(X[:, column])
         wanted = values[[0, *(int((k + 0.5) / 32 * n + 1e-9) for k in range(32)), n - 1]]
-        assert_array_equal(columns.quantiles[column], values_of(keys_of(wanted)))
-        assert (columns.quantiles[column] <= wanted).all()
+        exact = values_of(keys_of(wanted))
+        with np.errstate(all="ignore"):
+            assert (np.abs(columns.quantiles[column] - exact) <= (values[-1] - values[0]) / 2000).all()
+            shared = np.isin(exact, [v for v in exact if (values_of(keys_of(values)) == v).sum() >= 5])
+        assert_array_equal(columns.quantiles[column][shared], exact[shared])
         assert_array_equal(columns.edges()[column], columns.quantiles[column, 1:-1])
 
 
@@ -402,7 +408,7 @@ def test_relevance_is_chi_squared_where_classes_are_of_one_size(seed):
     histograms = ColumnHistograms.from_data(X, y, L)
     values = []
     t = 0.35 * d.bit_length()
-    for column, quantiles in enumerate(histograms.edges()):
+    for column, quantiles in enumerate(values_of(histograms._at_ranks[0])[:, 1:-1]):
         value, dof = chi_squared(values_of(keys_of(X[:, column])), y, quantiles[[3, 7, 11, 15, 19, 23, 27]])
         by_chance = (dof + 2 * np.sqrt(dof * t) + 2 * t) / n
         values.append(value - dof / n if value > by_chance else 0.0)

@@ -19,6 +19,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
+from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests.federated.runs import (
     AUTO,
@@ -122,6 +123,8 @@ def asked(party: Party, request: Any, floor: Any) -> ColumnHistograms | None:
 
 
 def of_told(values: Any) -> ColumnHistograms:
+    spread = np.subtract(*np.sort(SWEPT[MET])[[int(96 * 0.95), int(96 * 0.05)]])
+    values = coarse(np.sort(values), spread, False)
     return ColumnHistograms.from_data(np.repeat(values, [5] * 18 + [7])[:, None], np.zeros(97, np.int64), 1)
 
 
