@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(ending.code or 0)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # for programmers
+            warnings.simplefilter("once", UserWarning)
+            warnings.showwarning = _in_one_line  # type: ignore[assignment]
             return _run(options)
     except BrokenPipeError:  # whoever reads the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,6 +63,12 @@ def _run(options: argparse.Namespace) -> int:
         return cli_verbs.check(Path(options.file), options.schema, options.label, dialect)
     path = Path(options.file)
     return cli_verbs.predict(options.model, path, options.abstain, dialect, options.formulas, options.keep)
+
+
+def _in_one_line(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Print a warning of our own without the code that it came from."""
+    if category is UserWarning:
+        print(f"flwr-flynn: {message}", file=sys.stderr)
 
 
 def _one_line(error: BaseException) -> str:

@@ -273,7 +273,7 @@ def predict(
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
     classes = [cell(label) if isinstance(label, str) and not formulas else label for label in classes]
-    for X, _ in _rows(file, model.model_.schema):
+    for X, _ in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = probabilities.argmax(axis=1)
@@ -285,32 +285,33 @@ def predict(
 
 def _opened_for(model: FlyNNClassifier, path: Path, label: str | None, dialect: Dialect) -> TableFile:
     """A file with the columns of a model, checked but for rows without a label."""
-    schema = model.model_.schema
-    features = _names_of(model.model_)
-    if schema is not None:
-        features = schema.names if schema.is_named else ()
-    n_columns = model.model_.members[0].spec.n_features if schema is None else len(schema.columns)
-    file = opened(existing(path), label, "", features, dialect, schema)
-    if len(file.reports) != n_columns:
-        raise DataError(path.name, f"{n_columns} columns, as the model has no names", len(file.reports))
+    schema = _schema_of(model.model_)
+    file = opened(existing(path), label, "", (), dialect, schema)
+    if not schema.is_named and len(file.reports) != len(schema.columns):
+        raise DataError(path.name, f"{len(schema.columns)} columns, as the model has no names", len(file.reports))
     file.n_unlabelled = 0
     file.check()
-    if schema is None and file.needs_table:
-        odd = {
-            index: report.gaps or file.n_rows
-            for index, report in enumerate(file.reports)
-            if report.kind != "number" or report.gaps
-        }
-        raise file.error("numbers without gaps, as the model was made from", "others", odd)
+    if any(report.texts for report in file.reports):
+        print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     return file
 
 
-def _rows(file: TableFile, schema: Schema | None) -> Iterator[tuple[Any, Any]]:
+def _schema_of(model: Model) -> Schema:
+    """The schema of a model; of numbers where it has names alone, or nothing."""
+    if model.schema is not None:
+        return model.schema
+    names = _names_of(model)
+    columns = names or map(str, range(model.members[0].spec.n_features))
+    return Schema([Column(name, "number", gaps=False) for name in columns], bool(names))
+
+
+def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
     """The rows of a file as the model takes them, and their labels, some at a time."""
+    schema = _schema_of(model)
     for batch in file.batches():
         if len(batch.columns[0]):
-            table = np.column_stack(batch.columns) if schema is None else batch.table(file.all_names, file.is_named)
-            yield table, batch.labels
+            table = batch.table(file.all_names, file.is_named)
+            yield table if model.schema is not None else schema.encode(table), batch.labels
 
 
 def _kept(path: Path, file: TableFile, names: Sequence[str]) -> Iterator[Sequence[Any]]:
@@ -355,7 +356,7 @@ def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) 
     model = FlyNNClassifier.load(model_path)
     file, classes = _opened_for(model, path, label, dialect), model.classes_.tolist()
     book, parts, codes, unknown = codebook(classes), list[Any](), list[int](), list[Any]()
-    for X, labels in _rows(file, model.model_.schema):
+    for X, labels in _rows(file, model.model_):
         found = np.array([-2 if is_gap(value) else book.get(value, -1) for value in labels.tolist()])
         unknown += labels[found == -1].tolist()
         parts += [model.predict_proba(X[found >= 0])] if (found >= 0).any() else []

@@ -21,6 +21,11 @@ TRUTHS = {"false": 0.0, "true": 1.0}
 BESIDE = " text"
 """What the name of the column beside a column of numbers has behind that of the numbers."""
 
+GROUPS = {mark: re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{re.escape(other)}[0-9]+)?")
+          for mark, other in (",.", ".,")}  # fmt: skip
+"""Numbers with a mark between groups of three digits, by the mark; the other one is that of decimals."""
+
+_POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
@@ -29,15 +34,25 @@ _MOST_WORDS = 2**12  # that are counted
 def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     """The number that a text spells, None for none, and its type: "b", "i" or "f".
 
-    >>> number_of("1,5", ","), number_of("TRUE"), number_of("7"), number_of("1.5", ",")
-    ((1.5, 'f'), (1.0, 'b'), (7.0, 'i'), (None, ''))
+    The decimal mark decides about groups of three digits alone.
+
+    >>> number_of("1,5"), number_of("TRUE"), number_of("7"), number_of("1.234,5", ",")
+    ((1.5, 'f'), (1.0, 'b'), (7.0, 'i'), (1234.5, 'f'))
+    >>> number_of("2,352"), number_of("2,352", ","), number_of("2.352", ",")
+    ((2352.0, 'i'), (2.352, 'f'), (2352.0, 'i'))
     """
     truth = TRUTHS.get(text.lower()) if len(text) < 6 else None
     if truth is not None:
         return truth, "b"
-    if "_" in text or (decimal == "," and "." in text):  # Python allows the first between digits
+    if "_" in text:  # which Python allows between digits
         return None, ""
-    text = text.replace(",", ".") if decimal == "," else text
+    if "," in text or (decimal == "," and "." in text):
+        other = "." if decimal == "," else ","
+        if GROUPS[other].fullmatch(text.strip()):
+            text = text.replace(other, "")
+        elif decimal == "," and "," not in text:  # a point, but no groups
+            return (None, "") if not _POINT.fullmatch(text.strip()) else (float(text), "f")
+        text = text.replace(",", ".")
     try:
         value = float(text)
     except ValueError:

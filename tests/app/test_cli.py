@@ -199,7 +199,7 @@ def test_predict_finds_columns_by_name_and_ignores_others(
 def test_predict_says_where_columns_do_not_fit(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     plain_model(["a", "b"])
     (folder / "new.csv").write_text("a,c\n1,2\n")
-    assert "1 that are not among 2 columns: b" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
+    assert "1 of 2 missing: 'b'; 1 others" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
     (folder / "new.csv").write_text("a,b\n1,\n2,x\n")
     assert "numbers without gaps" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
     plain_model()

@@ -135,6 +135,10 @@ class ArrowTexts(Texts):
         texts: list[str] = self.array.to_pylist()
         return texts
 
+    def first(self) -> str:
+        """The text of the first row."""
+        return str(self.array[0].as_py())
+
     def distinct(self) -> tuple[list[str], npt.NDArray[np.int64]]:
         """The different texts, and the index of each row's among them."""
         found = self.array.dictionary_encode()
@@ -255,13 +259,36 @@ class CsvFile(TableFile):
             wanted = dict(zip(names, self._schema.columns, strict=False))
         self._facts = [ColumnFacts(self._dialect_of(name), wanted.get(name)) for name in self.names]
         self.n_rows = self.n_broken = self.n_unlabelled = 0
+        first: list[str] = []
         for columns_of_texts, labels, _, n_broken, _ in self._chunks():
             self.n_broken += n_broken
+            if not first and columns_of_texts and len(columns_of_texts[0]):
+                first = [texts.first() for texts in columns_of_texts]
             for facts, texts in zip(self._facts, columns_of_texts, strict=True):
                 facts.add(texts)
             n = len(columns_of_texts[0]) if columns_of_texts else 0
             self.n_rows += n
             self.n_unlabelled += 0 if labels is None else int(unlabelled(_objects(labels)).sum())
+
+        self._check_header(first)
+
+    def _check_header(self, first: Sequence[str]) -> None:
+        """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
+        triples = zip(self.names, first, self._facts, strict=False)
+        mixed = [
+            (name, text, each) for name, text, each in triples if each.kind == "number" and each.numerals.n_numbers
+        ]
+        for got, is_one in (
+            ("the header again", [name in each.numerals.words for name, _, each in mixed]),
+            ("a second header in the first row", [text.strip() in each.numerals.words for _, text, each in mixed]),
+        ):
+            if is_one and all(is_one) and (len(is_one) > 1 or got == "the header again"):
+                raise DataError(self.name, "one header", got)
+        width = len(self._header) - 1
+        for facts in self._facts:
+            for text in facts.numerals.words if width else ():
+                if any(line.count(self.dialect.separator) >= width for line in text.splitlines()[1:]):
+                    raise DataError(self.name, "quotes that are closed in their row", "whole rows within a field")
 
     def _dialect_of(self, name: str) -> Dialect:
         own = self._column_gaps.get(name, ())

@@ -11,9 +11,10 @@ import codecs
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.texts import GAP_TEXTS
+from flwr_flynn.tables.texts import GAP_TEXTS, GROUPS
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
@@ -33,8 +34,7 @@ DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/y
 
 _HEAD = 2**22  # bytes
 _ROWS = 200
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-_DECIMAL_POINT = re.compile(r"[+-]?\d+\.\d+")
+_DECIMAL = {mark: re.compile(rf"[+-]?[0-9]+{re.escape(mark)}[0-9]+") for mark in ".,"}
 _BINARY = {
     b"\x1f\x8b": "a gzip archive",
     b"PK\x03\x04": "a zip archive or an .xlsx file",
@@ -83,7 +83,7 @@ def detected(path: Path, given: Dialect | None = None) -> Dialect:
     encoding = given.encoding or _encoding_of(path, head)
     text = codecs.getincrementaldecoder(codec(encoding))("replace").decode(head, final=is_whole)
     separator = given.separator or _separator_of(text, is_whole)
-    decimal = given.decimal or _decimal_of(text, separator, is_whole)
+    decimal = given.decimal or _decimal_of(path, text, separator, is_whole)
     return replace(given, separator=separator, decimal=decimal, encoding=encoding)
 
 
@@ -104,10 +104,17 @@ def _encoding_of(path: Path, head: bytes) -> str:
     for encoding in ("utf-8", "windows-1252"):
         try:
             codecs.getincrementaldecoder(codec(encoding))("strict").decode(head)
-        except UnicodeDecodeError:
+        except UnicodeDecodeError as error:
+            if encoding == "utf-8" and _UTF8.search(head):  # other characters are right: a byte of it is broken
+                line = head.count(b"\n", 0, error.start) + 1
+                expected = "text in UTF-8, or the setting encoding"
+                raise DataError(path.name, expected, f"a byte that is none in line {line}") from None
             continue
         return encoding
     return "latin-1"
+
+
+_UTF8 = re.compile(rb"[\xc3-\xdf][\x80-\xbf]|[\xe1-\xef][\x80-\xbf]{2}")
 
 
 def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
@@ -130,15 +137,27 @@ def _separator_of(text: str, is_whole: bool) -> str:
     return separator
 
 
-def _decimal_of(text: str, separator: str, is_whole: bool) -> str:
-    """A comma if more fields look like 1,5 than like 1.5; between commas 1,234 may be a thousand."""
-    if separator == ",":
-        return "."
-    fields = [field.strip() for row in _sample(text, separator, is_whole)[1:] for field in row]
-    n_commas, n_points = (
-        sum(mark.fullmatch(field) is not None for field in fields) for mark in (_DECIMAL_COMMA, _DECIMAL_POINT)
-    )
-    return "," if n_commas > n_points else "."
+def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
+    """The decimal mark that most fields prove; a group of three digits alone proves none, and is refused alone.
+
+    1.5 and 1,234,567 prove a point. Of 1.234 nothing is said, unless integers stand in the same column; between commas
+    a comma separates thousands.
+    """
+    proofs, groups = Counter[str](), 0
+    for column in zip_longest(*_sample(text, separator, is_whole)[1:], fillvalue=""):
+        fields = [field.strip() for field in column]
+        has_integers = any(field.isdigit() for field in fields)
+        for field in fields:
+            for mark, other in (".,", ",."):
+                if _DECIMAL[mark].fullmatch(field):
+                    is_group = GROUPS[mark].fullmatch(field) is not None and field[0] != "0" and field.count(mark) == 1
+                    groups += is_group and separator != "," and (mark == "," or has_integers)
+                    proofs[mark] += not is_group
+                proofs[other] += field.count(mark) > 1 and GROUPS[mark].fullmatch(field) is not None
+    if groups and not proofs.total():
+        expected = "a decimal mark (setting decimal), where numbers such as 1,234 have groups of three digits alone"
+        raise DataError(path.name, expected, f"{groups} fields in which it may also separate thousands")
+    return "," if proofs[","] > proofs["."] else "."
 
 
 Array = npt.NDArray[Any]
@@ -166,7 +185,8 @@ def unreadable(path: Path, error: Exception) -> DataError:
     """The error about a file that no parser reads."""
     if isinstance(error, DataError):
         return error
-    return DataError(path.name, f"a readable {ending(path)} file", type(error).__name__)
+    got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__  # of a parser, which names no value
+    return DataError(path.name, f"a readable {ending(path)} file", got)
 
 
 def objects(values: Sequence[Any] | Array) -> Array:

@@ -47,6 +47,10 @@ class Texts:
         """The texts as Python's."""
         return self.values
 
+    def first(self) -> str:
+        """The text of the first row."""
+        return self.tolist()[0]
+
     def distinct(self) -> tuple[list[str], npt.NDArray[np.int64]]:
         """The different texts, and the index of each row's among them."""
         index: dict[str, int] = {}

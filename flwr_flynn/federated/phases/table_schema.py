@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.permissions import SampleAccess
@@ -101,16 +101,20 @@ def _ask(state: RunState, context: Context) -> SchemaRequest:
 
 def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:
     """The state with the schema, and with placeholders of specs for the numbers of its rows."""
+    options, n_able = context.options, len(batch.passed) + len(context.missing) - len(batch.refused)
+    if batch.refused and n_able < options.min_parties:  # whoever has not answered yet may still do so
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in context.missing.items())
+        text = f"{n_able} of {options.min_parties} required parties can go on: {reasons}"
+        raise AggregationError(text, 0, options.min_parties, dict(context.missing))
     left_out: dict[str, str] = {}
     run = state.run_spec
     if batch.total.n_rows:
-        schema, left_out = batch.total.schema(context.options.ignore, context.options.keep)
-        plan = context.options.plan
-        assert plan is not None  # as the options require
-        specs = placeholder_specs(replace(plan, n_features=schema.width))
+        schema, left_out = batch.total.schema(options.ignore, options.keep)
+        assert options.plan is not None  # as the options require
+        specs = placeholder_specs(replace(options.plan, n_features=schema.width))
         # Numbers without names and gaps are hashed as they stand.
         names = schema if schema.is_named or not schema.is_plain else None
-        run = replace(run, specs=context.options.counted_specs(specs), feature_names=names)
+        run = replace(run, specs=options.counted_specs(specs), feature_names=names)
     result = LearnedSchema(left_out, dict(context.missing))
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
