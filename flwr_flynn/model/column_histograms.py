@@ -260,8 +260,6 @@ class ColumnHistograms:
 
         They have no more digits than they need, but for values that several samples share, see `coarse`.
         """
-        if not self.n_examples:
-            raise DataError("histograms", "at least 1 sample", 0)
         keys, counts = self._at_ranks
         values = values_of(keys)
         with np.errstate(over="ignore"):
@@ -271,6 +269,8 @@ class ColumnHistograms:
     @cached_property
     def _at_ranks(self) -> tuple[Integers, Integers]:
         """Keys of the lowest value, the edges and the highest value of each column, (d, 34); samples in their bins."""
+        if not self.n_examples:
+            raise DataError("histograms", "at least 1 sample", 0)
         columns, keys, counts = self._over_classes()
         found, sizes = np.full((2, self.n_features, N_EDGES + 2), keys_of(np.zeros(1)))
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))

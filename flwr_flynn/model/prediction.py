@@ -243,10 +243,11 @@ class PredictionMixin:
             return X  # hashed as it stands
         X, self._schema = learned(X, *(getattr(self, name) for name in ("min_examples", "ignore", "keep")))
         if self._schema is not None:
-            self.n_features_in_ = X.shape[1]
+            self.n_features_in_ = len(self._schema.columns)
             vars(self).pop("feature_names_in_", None)
             if self._schema.is_named:
-                self.feature_names_in_ = np.array(X.names, dtype=object)
+                names = [name for name in X.names if name in self._schema.names]
+                self.feature_names_in_ = np.array(names, dtype=object)
         return X
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -165,14 +165,14 @@ class LevelCodes(dict[Any, int]):
         for index, level in enumerate(levels):
             for form in forms_of_level(level):
                 forms.setdefault(form, set()).add(index)
-        super().__init__({form: min(indices) for form, indices in forms.items() if len(indices) == 1})
-        self.update({level: index for index, level in enumerate(levels)})
+        super().__init__({level: index for index, level in enumerate(levels)})
         self[None] = -2
+        self._forms = {form: min(indices) for form, indices in forms.items() if len(indices) == 1}
 
     def __call__(self, value: Any) -> int:
         if value not in self:
             # Each value is looked at once, but not so many that they fill the memory.
-            code = next((self[form] for form in forms_of_level(value) if form in self), -1)
+            code = next((self._forms[form] for form in forms_of_level(value) if form in self._forms), -1)
             if len(self) > 2**16:
                 return code
             self[value] = code

@@ -242,17 +242,21 @@ _OFTEN = 5  # rows that share a text of a column whose texts nearly all differ
 def _are_ids(values: Any) -> bool:
     """True for integers that nearly all differ, and are no measurements.
 
-    Those of measurements are round in more than chance, negative, or about half of them are near the middle; ids have
-    no gaps between them, or are spread evenly.
+    Of a small range ids are more different than integers drawn by chance, and of a large one they are spread evenly;
+    measurements are negative, round, or nearer to the middle. A few ids may stand twice.
     """
     n = len(values)
     if n < _FEW or (values < 0).any() or (values % 1 != 0).any():
         return False
-    different = np.unique(values)
-    if len(different) < 0.95 * n:
+    n_different, size = len(np.unique(values)), values.max() - values.min() + 1
+    if n_different < _NEARLY_ALL * n:
         return False
-    if np.median(np.diff(different)) <= 2:
+    missed = np.exp(-n / size)  # share of the range that chance leaves out
+    deviation = np.sqrt(max(size * missed * (1 - (1 + n / size) * missed), 0.0))
+    if n_different > size * (1 - missed) + 4 * deviation and deviation > 0.5:
         return True
+    if size < 10 * n:
+        return False
     low, q1, q3, high = np.quantile(values, [0.05, 0.25, 0.75, 0.95])
     return bool((values % 10 == 0).mean() < 0.25 and q3 - q1 >= 0.48 * (high - low))
 

@@ -275,15 +275,13 @@ class CsvFile(TableFile):
     def _check_header(self, first: Sequence[str]) -> None:
         """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
         triples = zip(self.names, first, self._facts, strict=False)
-        mixed = [
-            (name, text, each) for name, text, each in triples if each.kind == "number" and each.numerals.n_numbers
-        ]
-        for got, is_one in (
-            ("the header again", [name in each.numerals.words for name, _, each in mixed]),
-            ("a second header in the first row", [text.strip() in each.numerals.words for _, text, each in mixed]),
-        ):
-            if is_one and all(is_one) and (len(is_one) > 1 or got == "the header again"):
-                raise DataError(self.name, "one header", got)
+        words = [{*map(str.strip, facts.numerals.words)} for facts in self._facts]
+        if words and all(name in each for name, each in zip(self.names, words, strict=False)):
+            raise DataError(self.name, "one header", "the header again below")
+        triples = zip(first, words, self._facts, strict=False)
+        mixed = [each == {text.strip()} for text, each, facts in triples if facts.numerals.n_numbers]
+        if len(mixed) > 1 and all(mixed):
+            raise DataError(self.name, "one header", "a second one in the first row")
         width = len(self._header) - 1
         for facts in self._facts:
             for text in facts.numerals.words if width else ():

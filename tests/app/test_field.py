@@ -1,0 +1,390 @@
+"""Files and frames as people have them: columns by name, types, ids and notes, cells, headers; smallest inputs."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.app.cli import main
+from flwr_flynn.app.data.datasets import encoded_share, own_share, private_rows
+from flwr_flynn.app.data.opened import opened
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.errors import AggregationError, DataError, FlyNNError
+from flwr_flynn.federated.algorithm import federate
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
+from tests.raising import raises
+
+pd = pytest.importorskip("pandas")
+RAW = Path(__file__).parents[3] / "shared" / "data" / "raw"
+HEART = [RAW / f"heart_{name}.csv" for name in ("cleveland", "hungarian", "switzerland", "va")]
+
+
+def party(source: Path | tuple[Any, Any], name: str = "", label: str = "label", **options: Any) -> Party:
+    """A party with a file, read as a deployed one reads it, or with samples."""
+    if not isinstance(source, Path):
+        return Party(Samples(*source), PartyOptions(name or None, **options))
+    node = NodeConfig(data_path=str(source), label=label, test_fraction=0.0)
+
+    def load(features: Any) -> Samples:
+        return encoded_share(node, features) if isinstance(features, Schema) else own_share(node, features)
+
+    return Party(load, PartyOptions(name or source.stem, **options))
+
+
+def run_of(parties: list[Party], classes: Any = ("no", "yes"), **options: Any) -> Run:
+    """A run that learns the schema of its parties."""
+    plan = HashPlan(1, len(classes), 200, "auto", hash_dim=256, hash_nnz=8, effort="quick")
+    given = {"min_parties": len(parties), "learn_schema": True, "fraction_evaluate": 0.0} | options
+    return federate(RunOptions(spec=plan, classes=classes, **given), parties)
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
+    """Two measurements, in which somebody is ill if the second one is the greater, and labels."""
+    values = np.random.default_rng(seed).normal(size=(n, 2)).round(2)
+    return pd.DataFrame(values, columns=["before", "after"]), np.where(values[:, 0] > values[:, 1], "no", "yes")
+
+
+# -------- columns
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+@pytest.mark.parametrize("names", [("before", "after"), ("BEFORE", "After")])
+def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending: str, names: Any, tmp_path: Path) -> None:
+    X, y = frame_of(300)
+    parties, models = [], []
+    for index, order in enumerate((["before", "after"], ["after", "before"], ["after", "before"])):
+        part = X[order][index::3].rename(columns=dict(zip(X.columns, names, strict=True)) if index == 1 else {})
+        path = tmp_path / f"h{index}.{ending}"
+        if ending == "npz":
+            np.savez(path, X=part.to_numpy(), y=y[index::3], feature_names=np.array(list(part)))
+        else:
+            table = part.assign(label=y[index::3])
+            table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path, index=False)
+        parties.append(party(path, label="y" if ending == "npz" else "label"))
+    for order in itertools.permutations(parties):
+        run = run_of(list(order))
+        assert run.counts.n_per_class.sum() == 300
+        models.append(run.model.model_.sha256())
+        assert (run.model.predict(X[["after", "before"]]) == y).mean() > 0.9
+    assert len(set(models)) == 1
+
+
+def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
+    X, y = frame_of(60)
+    frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
+    for order in ([frames, arrays], [arrays, frames]):
+        run = run_of(order, min_parties=1)
+        assert set(run.state.results["columns"].missing) == {"array"}
+    given = {"classes": ("no", "yes"), "min_parties": 1, "fraction_evaluate": 0.0}
+    run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
+    assert "feature_names" in run.rosters["counts"].missing["frame"]
+
+
+@pytest.mark.parametrize("n_gaps", [1, 4, 30])
+def test_gaps_at_one_site_exclude_nobody(n_gaps: int) -> None:
+    parts = [frame_of(80, seed) for seed in range(3)]
+    parts[1][0].loc[: n_gaps - 1, "after"] = np.nan
+    models = set()
+    for order in itertools.permutations(range(3)):
+        run = run_of([party(parts[index], str(index)) for index in order])
+        models.add(run.model.model_.sha256())
+        assert run.counts.n_per_class.sum() == 240
+    assert len(models) == 1
+
+
+def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise() -> None:
+    parts = [frame_of(80, seed) for seed in range(3)]
+    parts[2] = (parts[2][0][["before"]], parts[2][1])
+    run = run_of([party(part, str(index)) for index, part in enumerate(parts)])
+    assert run.counts.n_per_class.sum() == 240
+    parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
+    run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
+    assert "'after'; 1 others" in run.state.results["columns"].missing["2"]
+
+
+@pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
+def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order() -> None:
+    parties = [party(path, label="num") for path in HEART]
+    models = set()
+    for order in itertools.permutations(parties):
+        run = run_of(list(order), ("'not_present'", "'present'"))
+        assert run.counts.n_per_class.sum() == 920
+        models.add(run.model.model_.sha256())
+    assert len(models) == 1
+
+
+def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange(tmp_path: Path) -> None:
+    good = party(frame_of(40), "good")
+    bad = party(written(tmp_path / "bad.csv", "a,b\n1,2\n"), "bad")
+    with raises(AggregationError) as caught:
+        run_of([good, bad])
+    assert set(caught.value.missing) == {"bad"}
+    empty = party(written(tmp_path / "empty.csv", "before,after,label\n"), "empty")
+    assert run_of([good, empty]).counts.n_per_class.sum() == 40
+
+
+# -------- types
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"crp": [1.2, 3.4] * 50, "smoker": [True, False] * 50},
+        {"crp": pd.array([1.2, 3.4] * 50, "Float64"), "n": pd.array([1, 2] * 50, "Int64"), "x": [0.5, 1.0] * 50},
+        {"crp": [Decimal("1.2"), Decimal("3.4")] * 50, "n": np.array([1, 2] * 50, object)},
+        {"flag": np.array([True, False] * 50, object), "crp": [1.2, 3.4] * 50},
+        {"stay": pd.to_timedelta([1, 2] * 50, "D"), "crp": [0.5, 0.7] * 50},
+        {"ward": pd.Categorical(["a", "b"] * 50), "crp": [0.5, 0.7] * 50},
+        pd.DataFrame({"n": [1, 2] * 50, "flag": [True, False] * 50}).convert_dtypes(),
+    ],
+    ids=["bool", "nullable", "decimal", "object bool", "timedelta", "categorical", "converted"],
+)
+def test_frames_of_any_types_are_counted_as_they_are_alone(columns: Any) -> None:
+    X, y = pd.DataFrame(columns), np.array(["no", "yes"] * 50)
+    assert FlyNNClassifier(effort="quick").fit(X, y).score(X, y) == 1.0
+    run = run_of([party((X[:60], y[:60]), "one"), party((X[60:], y[60:]), "two")])
+    assert run.counts.n_per_class.tolist() == [50, 50]
+    assert (run.model.predict(X) == y).all()
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "same"),
+    [
+        (["True", "False", "unknown"], [True, False], ["True", "False"]),
+        (["01", "02", "A3"], [1, 2], ["01", "02"]),
+        (["1", "2"], [1.0, 2.0], ["1", "2"]),
+        (["heart", "lung"], ["Heart", " LUNG "], ["heart", "lung"]),
+        (["1", "0"], ["true", "False"], ["1", "0"]),
+    ],
+)
+def test_a_level_is_known_in_every_form_that_it_may_have(known: list[str], seen: list[Any], same: list[str]) -> None:
+    schema = Schema([Column("c", "category", known, gaps=False)])
+    found, wanted = (schema.encode(pd.DataFrame({"c": values})) for values in (seen, same))
+    np.testing.assert_array_equal(found, wanted)
+    assert found.any(axis=1).all()
+
+
+def test_two_levels_of_one_form_stay_two() -> None:
+    schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
+    assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
+    assert not schema.encode(pd.DataFrame({"c": ["001"]})).any()
+
+
+def test_a_batch_without_a_known_level_warns() -> None:
+    X = pd.DataFrame({"ward": ["a", "b"] * 20, "crp": np.arange(40) / 7})
+    model = FlyNNClassifier(effort="quick").fit(X, X["ward"])
+    with pytest.warns(UserWarning, match="'ward': no value"):
+        model.predict(X.assign(ward="x"))
+
+
+# -------- nothing personal
+
+
+IDS = np.random.default_rng(1).permutation(900_000)[:200] + 100_000
+PERSONAL: dict[str, Any] = {
+    "sequence": np.arange(1, 201),
+    "numbers": IDS,
+    "texts": [f"P{number}" for number in IDS],
+    "notes": [f"seen on day {number}, no complaints since" for number in IDS],
+}
+MEASURED: dict[str, Any] = {
+    "age": np.random.default_rng(2).integers(18, 99, 200),
+    "platelets": np.random.default_rng(3).normal(250_000, 60_000, 200).round(-3),
+    "ck": np.exp(np.random.default_rng(4).normal(6, 1, 200)).round(),
+    "weight": np.random.default_rng(5).normal(3300, 500, 200).round(),
+    "ratio": np.random.default_rng(6).random(200),
+}
+
+
+@pytest.mark.parametrize("kind", PERSONAL)
+def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(kind: str, tmp_path: Path) -> None:
+    X = pd.DataFrame({"crp": np.random.default_rng(0).normal(size=200).round(2), "own": PERSONAL[kind]})
+    X = pd.concat([X, X[:15]], ignore_index=True)  # some patients came twice
+    y = np.where(X["crp"] > 0, "no", "yes")
+    with pytest.warns(UserWarning, match="'own'"):
+        model = FlyNNClassifier(effort="quick").fit(X, y)
+    assert list(model.feature_names_in_) == ["crp"]
+    model.save(tmp_path / "model.npz")
+    content = (tmp_path / "model.npz").read_bytes()
+    assert not [value for value in X["own"] if str(value).encode() in content and len(str(value)) > 4]
+    parts = [party((X[index::2], y[index::2]), str(index)) for index in range(2)]
+    run = run_of(parts)
+    assert run.state.run_spec.feature_names.names == ("crp",)
+    assert set(run.state.results["schema"].left_out) == {"own"}
+    assert (run.model.predict(X) == y).mean() > 0.9  # though the column stands in the frame
+    if kind in ("sequence", "numbers"):
+        assert run_of(parts, keep=("own",)).state.run_spec.feature_names.names == ("crp", "own")
+        assert list(FlyNNClassifier(effort="quick", keep=["own"]).fit(X, y).feature_names_in_) == ["crp", "own"]
+
+
+@pytest.mark.parametrize("kind", MEASURED)
+def test_measurements_are_no_ids(kind: str) -> None:
+    schema, left_out = TableSummary.of(Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5).schema()
+    assert (schema.names, left_out) == (("own",), {})
+
+
+def test_columns_to_ignore_are_no_features_in_any_place(tmp_path: Path) -> None:
+    X, y = frame_of(60)
+    assert list(FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y).feature_names_in_) == ["before"]
+    run = run_of([party((X, y))], ignore=("After",))
+    assert run.state.run_spec.feature_names.names == ("before",)
+    path = tmp_path / "own.csv"
+    X.assign(label=y).to_csv(path, index=False)
+    node = NodeConfig(data_path=str(path), ignore="after")
+    assert own_share(node).names == ("before",)
+    assert private_rows(node, bytes).names == ("before",)
+    with raises(FlyNNError, field="ignore, keep"):
+        FlyNNClassifier(ignore=["afer"]).fit(X, y)
+
+
+def test_a_level_needs_five_rows_in_a_model_of_one() -> None:
+    X = pd.DataFrame({"c": ["a"] * 20 + ["b"] * 4 + ["c"] * 16})
+    model = FlyNNClassifier(effort="quick").fit(X, X["c"] == "a")
+    assert model.model_.schema.columns[0].levels == ("a", "c")
+    assert len(FlyNNClassifier(effort="quick", min_examples=1).fit(X, X["c"]).model_.schema.columns[0].levels) == 3
+
+
+def test_edges_have_no_more_digits_than_they_need() -> None:
+    X = pd.DataFrame({"own": IDS.astype(float) + 0.5, "shared": np.repeat([0.1, 0.7, 123.4, 999.9], 50)})
+    model = FlyNNClassifier().fit(X, IDS > 500_000)
+    edges = np.array(next(member.spec.edges for member in model.model_.members if member.spec.edges is not None))
+    assert not np.isin(edges[0], X["own"]).any()
+    assert (edges[0] % 256 == 0).all()  # of a spread of some 800,000
+    np.testing.assert_allclose(np.unique(edges[1]), [0.1, 0.7, 123.4, 999.9], rtol=1e-5)
+
+
+# -------- cells
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    if not fast:
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow.csv", None)
+    cells = [f"{i / 10} mg/dl" for i in range(30)] + ["<5"] * 6 + ["n.d."] + ["", "?"]
+    path = written(tmp_path / "a.csv", "crp,label\n" + "".join(f"{cell},x\n" for cell in cells))
+    file = opened(path)
+    assert [report.kind for report in file.reports] == ["number", "category"]
+    assert file.names == ("crp", "crp text")
+    table = next(iter(file.tables()))[0]
+    np.testing.assert_allclose(table.columns[0][:30], np.arange(30) / 10)
+    assert np.isnan(table.columns[0][30:]).all()
+    assert table.columns[1].tolist() == [None] * 30 + ["<5"] * 6 + ["n.d.", None, None]
+    schema = TableSummary.of(table, 5).schema()[0]
+    assert schema.inputs == ("crp", "crp missing", "crp text=<5")
+    np.testing.assert_array_equal(schema.encode(table)[30], [np.nan, 1, 1])
+    for text in ("30 numbers", "7 others ('<5')", "mg/dl"):
+        assert text in file.described()
+    frame = pd.read_csv(path)
+    np.testing.assert_array_equal(schema.encode(frame[["crp"]]), schema.encode(table))
+    # Elsewhere the column has numbers alone, or nothing else.
+    np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": [1.5]})), [[1.5, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["45 %", "12%", "7.5 %"] * 9, "number"),
+        (["1A", "2B", "3A", "4"] * 9, "category"),
+        (["1.5 mg", "2 g", "0.5 mg"] * 9, "category"),  # two units
+        (["low", "3", "high"] * 9, "category"),
+        (["01", "02", "A3"] * 9, "category"),
+    ],
+)
+def test_units_are_of_one_kind_and_codes_are_no_numbers(cells: list[str], kind: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "c,label\n" + "".join(f"{cell},x\n" for cell in cells))
+    assert opened(path).reports[0].kind == kind
+    assert Table.of(pd.DataFrame({"c": cells})).kinds[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('a;label\n"12,5";x\n3;y\n', [12.5, 3]),
+        ('a,label\n"12,5",x\n3,y\n', [12.5, 3]),
+        ("a\tb\tlabel\n2,352\t2.5\tx\n10,772\t3.5\ty\n", [2352, 10772]),
+        ("a;b;label\n12.345;2,5;x\n987;3,5;y\n", [12345, 987]),
+        ("a;label\n1.234.567;x\n2.352;y\n", [1234567, 2352]),
+        ("a;label\n0.125;x\n0.250;y\n", [0.125, 0.25]),
+    ],
+)
+def test_decimal_marks(text: str, values: list[float], tmp_path: Path) -> None:
+    table = next(iter(opened(written(tmp_path / "a.csv", text)).tables()))[0]
+    assert table.columns[0].tolist() == values
+
+
+REFUSED = {
+    "groups alone": ("a\tlabel\n2,352\tx\n826\ty\n", "a decimal mark (setting decimal)"),
+    "groups beside integers": ("a;label\n12.345;x\n987;y\n", "a decimal mark (setting decimal)"),
+    "a broken byte": ("a,c,label\n1,São,x\n".encode() + b"2,S\xe3o,y\n", "text in UTF-8, or the setting encoding"),
+    "a header again": ("a,b,label\n1,2,x\na,b,label\n3,4,y\n", "one header"),
+    "two headers": ("X1,X2,Y\nAGE,BILL,default\n1,2,0\n3,4,1\n5,6,1\n", "one header"),
+    "rows in quotes": ('a,c,label\n1,"red,x\n2,b,y\n3,b,y\n4,"blue,x\n5,c,y\n', "quotes that are closed in their row"),
+    "names that stand twice": ("a,a,label\n1,2,x\n", "columns of different names"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_files_that_are_not_what_they_seem_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
+    text, expected = REFUSED[kind]
+    with pytest.raises(DataError) as caught:
+        opened(written(tmp_path / "a.csv", text), "Y" if kind == "two headers" else "label").check()
+    assert caught.value.expected.startswith(expected)
+    assert "2,352" not in str(caught.value)
+
+
+def test_columns_without_a_name_and_rows_without_a_label_are_none(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "a;b;label;;\n1;2;x;;\n;;;;\n3;4;;;\n5;6;y;;\n")
+    file = opened(path)
+    file.check()
+    assert (file.names, file.n_unlabelled) == (("a", "b"), 2)
+    share = own_share(NodeConfig(data_path=str(path), test_fraction=0.0))
+    assert [column.tolist() for column in share.X.columns] == [[1, 5], [2, 6]]
+    assert share.y.tolist() == ["x", "y"]
+
+
+def test_labels_can_be_mapped_at_one_site(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n")
+    node = NodeConfig(data_path=str(path), test_fraction=0.0, label_map="ja=yes, nein=no")
+    assert own_share(node).y.tolist() == ["yes", "no", "other"]
+    block = next(iter(private_rows(node, bytes).blocks(9)))
+    assert block.read(slice(0, 3))[1].tolist() == ["yes", "no", "other"]
+
+
+def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> None:
+    X, y = frame_of(100)
+    FlyNNClassifier().fit(X, y).save(tmp_path / "model.npz")
+    path = written(tmp_path / "new.csv", "after,before\n1.5,\n2,n.d.\n" + "0.5,1.5\n" * 4)
+    assert main(["predict", str(tmp_path / "model.npz"), str(path)]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 7
+    assert "before: 4 numbers, 1 others" in told.err
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FlyNNClassifier.load(tmp_path / "model.npz").predict(X[:1].assign(after=np.nan))
+
+
+def test_a_field_beyond_the_limit_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    path = written(tmp_path / "a.csv", f"a,label\n{'x' * 200_000},y\n")
+    with pytest.raises(DataError) as caught:
+        opened(path)
+    assert "limit" in caught.value.got
