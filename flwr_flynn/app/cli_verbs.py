@@ -200,6 +200,11 @@ def show(path: str, *, as_json: bool) -> int:
         ]
         more = f", and {len(columns) - _MOST_NAMES} more" if len(columns) > _MOST_NAMES else ""
         facts["columns"] = f"{len(columns)}: {', '.join(shown)}{more}"
+        told = [(repr(each["name"])[:60], each) for each in columns]
+        facts["tells"] = [f"{name}: levels {', '.join(map(repr, e['levels']))}" for name, e in told if e.get("levels")]
+        facts["tells"] += [
+            f"{name}: edges {' to '.join(map(_in_line, each['edges']))}" for name, each in told if "edges" in each
+        ]
     for name, value in facts.items():
         if isinstance(value, list):
             for index, each in enumerate(value):
@@ -218,6 +223,13 @@ def facts_of(model: Model) -> dict[str, Any]:
         columns: Any = [{"name": column.name, "kind": column.kind} for column in schema.columns]
     else:
         columns = None if model.feature_names is None else [{"name": name} for name in _names_of(model)]
+    edges, index = next((member.spec.edges for member in model.members if member.spec.edges is not None), None), 0
+    for each, column in zip(columns or (), _schema_of(model).columns, strict=True):
+        if column.kind == "category":
+            each["levels"] = list(column.levels)
+        elif edges is not None:
+            each["edges"] = [edges[index][0], edges[index][-1]]
+        index += column.width
     return {
         "classes": [
             {"class": label, **({} if n_per_class is None else {"samples": n})}

@@ -282,12 +282,12 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
     known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
     for site in sites:
         others = known or set[str]().union(*(other.labels for other in sites if other is not site))
-        if others and site.has_label and (odd := sorted(site.labels - others)):
+        if others and (site.has_label or site.guess) and (odd := sorted(site.labels - others)):
             where = "the classes" if known else "those of the other files"
             text = f"{len(odd)} of {len(site.labels)} label values are not among {where}: {_quoted(odd)}"
             # Classes that one site alone has are usual; a site that shares none has probably another code for them.
             if known or (len(odd) == len(site.labels) and not is_split):
-                site.note(text, "classes=...")
+                site.note(text, f":label-map={','.join(f'{value[:60]}=...' for value in odd[:20])}")
             else:
                 print(f"{site.name}: note: {text}")
     ready = [site for site in sites if not site.faults]

@@ -175,12 +175,14 @@ def test_the_faults_of_all_files_are_told_at_once(folder: Path, capsys: pytest.C
     assert "'result'" in faults["zug.csv"][0]
     assert faults["zug.csv"][0].endswith("; --set zug:label=result")
     assert faults["uri.csv"][0].startswith("2 of 2 label values")
-    assert "'ja', 'nein'; --set classes=" in faults["uri.csv"][0]
+    assert faults["uri.csv"][0].endswith("'ja', 'nein'; --set uri:label-map=ja=...,nein=...")
     # The settings mend them, and a run may go on without a party.
     report = tried(*files, *QUICK, "--set", "zug:label=result", "--set", "min-parties=2")
     assert [party["name"] for party in report["parties"]] == ["basel", "zug"]
     assert report["missing"].keys() == {"uri", "gone"}
     assert tried("basel.csv", "uri.csv", *QUICK, "--set", "classes=ja,nein,no,yes")["classes"][0] == "ja"
+    mapped = tried("basel.csv", "uri.csv", *QUICK, "--set", "uri:label-map=ja=yes,nein=no")
+    assert (mapped["classes"], len(mapped["parties"])) == (["no", "yes"], 2)
 
 
 def test_all_faults_of_one_file_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

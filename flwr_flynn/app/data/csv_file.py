@@ -274,12 +274,11 @@ class CsvFile(TableFile):
 
     def _check_header(self, first: Sequence[str]) -> None:
         """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
-        triples = zip(self.names, first, self._facts, strict=False)
         words = [{*map(str.strip, facts.numerals.words)} for facts in self._facts]
         if words and all(name in each for name, each in zip(self.names, words, strict=False)):
             raise DataError(self.name, "one header", "the header again below")
         triples = zip(first, words, self._facts, strict=False)
-        mixed = [each == {text.strip()} for text, each, facts in triples if facts.numerals.n_numbers]
+        mixed = [some == {text.strip()} for text, some, facts in triples if facts.numerals.n_numbers]
         if len(mixed) > 1 and all(mixed):
             raise DataError(self.name, "one header", "a second one in the first row")
         width = len(self._header) - 1
