@@ -167,11 +167,7 @@ class SampleAccess:
         return self._labelled(self._before() if before else self._held(), codes_of, n_features)
 
     def _labelled(self, samples: Samples, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
-        return labelled(samples, codes_of, n_features, with_gaps=self._has_schema)
-
-    @property
-    def _has_schema(self) -> bool:
-        return isinstance(self._names, Schema)
+        return labelled(samples, codes_of, n_features, with_gaps=isinstance(self._names, Schema))
 
     def summary(self) -> TableSummary:
         """Summary of the raw columns of the training samples, above the floor."""

@@ -200,8 +200,8 @@ def test_predict_says_where_columns_do_not_fit(capsys: pytest.CaptureFixture[str
     plain_model(["a", "b"])
     (folder / "new.csv").write_text("a,c\n1,2\n")
     assert "1 of 2 missing: 'b'; 1 others" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
-    (folder / "new.csv").write_text("a,b\n1,\n2,x\n")
-    assert "numbers without gaps" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
+    (folder / "new.csv").write_text("a,b\n1,y\n2,x\n")
+    assert "others in 1 of 2 features: b" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]
     plain_model()
     (folder / "new.csv").write_text("a,b,c\n1,2,3\n")
     assert "expected 2 columns" in run(capsys, "predict", "model.npz", "new.csv", status=1)[1]

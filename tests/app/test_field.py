@@ -253,7 +253,7 @@ def test_columns_to_ignore_are_no_features_in_any_place(tmp_path: Path) -> None:
     assert own_share(node).names == ("before",)
     assert private_rows(node, bytes).names == ("before",)
     with raises(FlyNNError, field="ignore, keep"):
-        FlyNNClassifier(ignore=["afer"]).fit(X, y)
+        FlyNNClassifier(ignore=["afterwards"]).fit(X, y)
 
 
 def test_a_level_needs_five_rows_in_a_model_of_one() -> None:

@@ -279,7 +279,7 @@ class CsvFile(TableFile):
             raise DataError(self.name, "one header", "the header again below")
         triples = zip(first, words, self._facts, strict=False)
         mixed = [some == {text.strip()} for text, some, facts in triples if facts.numerals.n_numbers]
-        if len(mixed) > 1 and all(mixed):
+        if len(mixed) > 1 and all(mixed) and self.n_rows > 2:
             raise DataError(self.name, "one header", "a second one in the first row")
         width = len(self._header) - 1
         for facts in self._facts:
