@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 675,
+    "tables": 898,
     "hashing": 1186,
-    "model": 2867,
+    "model": 2909,
     "privacy": 1003,
-    "federated": 3862,
+    "federated": 3877,
     "flower": 884,
-    "app": 4201,
-    "all": 15099,
+    "app": 4589,
+    "all": 15767,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
