@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.rank_codes import GAP, KEY_BITS, keys_of
+from flwr_flynn.hashing.rank_codes import GAP, KEY_BITS, N_EDGES, keys_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -87,24 +87,32 @@ def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Inte
 SHARED = 5
 """Samples of equal values that need no rounding."""
 
+_TINY = 2.0**-1000
 
-def coarse(values: npt.NDArray[np.float64], spread: Any, is_shared: Any) -> npt.NDArray[np.float64]:
-    """Ascending values with about a thousandth of their spread as the last digit, so that they name nobody.
 
-    Values that several samples share stay as they are. The digits are a power of two, so that all machines round alike.
+def coarse(values: Any, low: Any, high: Any, whole: Any, is_shared: Any) -> npt.NDArray[np.float64]:
+    """Ascending values with as many digits as their ranks need, a thousandth of all, so that they name nobody.
 
-    >>> coarse(np.array([1001.0, 50_000.0, 123_456.0]), 122_455.0, [False, True, False])
+    `low` and `high` are about a thirty-second of the ranks below and above each, and `whole` is the spread of all.
+    Values that several samples share stay as they are. The last digit is one of two, so that all machines round alike.
+
+    >>> values = np.array([1001.0, 50_000.0, 123_456.0])
+    >>> coarse(values, values - 8000, values + 8000, 122_455.0, [False, True, False])
     array([  1024.,  50000., 123456.])
     """
-    step = np.ldexp(1.0, np.frexp(np.nan_to_num(spread))[1] - 11)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        below, above = np.subtract(values, low), np.subtract(high, values)
+        nearest = np.minimum(below, above)  # beside a jump the spread is that of the other side
+        spread = np.minimum(np.where(nearest > 0, 2 * nearest, np.maximum(below, above)), np.divide(whole, 16))
+        spread = np.nan_to_num(np.where(spread > 0, spread, np.divide(whole, 16)))
+        step = np.ldexp(1.0, np.frexp(spread)[1] - 7)
         rounded = np.rint(values / step) * step
-        is_kept = is_shared | ~(np.abs(values / step) < 2.0**52) | (np.nan_to_num(spread) == 0)
-    # A value does not pass one that stays, so that they ascend.
+        is_kept = is_shared | ~(np.abs(values / step) < 2.0**52) | (spread < _TINY)
+    # No value passes another one, least of all one that stays.
     is_fixed = is_kept & ~np.isnan(values)
-    low = np.maximum.accumulate(np.where(is_fixed, values, -np.inf), axis=-1)
-    high = np.minimum.accumulate(np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1)[..., ::-1]
-    return np.where(is_kept, values, np.clip(rounded, low, high))
+    most = np.minimum.accumulate(np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1)[..., ::-1]
+    out: npt.NDArray[np.float64] = np.maximum.accumulate(np.where(is_kept, values, np.minimum(rounded, most)), axis=-1)
+    return out
 
 
 def _told(ranked: npt.NDArray[Any], ranks: Integers, least: int) -> npt.NDArray[np.float64]:
@@ -112,13 +120,13 @@ def _told(ranked: npt.NDArray[Any], ranks: Integers, least: int) -> npt.NDArray[
     n, values = ranked.shape[1], ranked[:, ranks].astype(np.float64)
     is_shared = np.zeros(values.shape, np.bool_)
     for before in range(min(least, n)):
-        low = np.clip(ranks - before, 0, max(n - least, 0))
-        is_shared |= (ranked[:, low] == values) & (ranked[:, np.minimum(low + least - 1, n - 1)] == values)
-    last = np.maximum((~np.isnan(ranked.astype(np.float64))).sum(axis=1) - 1, 0)
-    rows = np.arange(len(ranked))
-    low, high = (ranked[rows, (last * share).astype(np.int64)].astype(np.float64) for share in (0.05, 0.95))
-    spread = np.where(high > low, high - low, ranked[rows, last].astype(np.float64) - ranked[:, 0])
-    return coarse(values, spread[:, None], is_shared)
+        first = np.clip(ranks - before, 0, max(n - least, 0))
+        is_shared |= (ranked[:, first] == values) & (ranked[:, np.minimum(first + least - 1, n - 1)] == values)
+    last = np.maximum((~np.isnan(ranked.astype(np.float64))).sum(axis=1, keepdims=True) - 1, 0)
+    width, rows = max(n // N_EDGES, 1), np.arange(len(ranked))[:, None]
+    low = ranked[rows, np.minimum(np.maximum(ranks - width, 0), last)].astype(np.float64)
+    high = ranked[rows, np.minimum(ranks + width, last)].astype(np.float64)
+    return coarse(values, low, high, ranked[rows, last].astype(np.float64) - ranked[:, :1], is_shared)
 
 
 def _weights_of_ranks(n: int, least: int) -> Integers:

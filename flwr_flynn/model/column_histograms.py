@@ -262,9 +262,9 @@ class ColumnHistograms:
         """
         keys, counts = self._at_ranks
         values = values_of(keys)
+        low, high = values[:, [0, *range(N_EDGES + 1)]], values[:, [*range(1, N_EDGES + 2), N_EDGES + 1]]
         with np.errstate(over="ignore"):
-            spreads = [values[:, -2:-1] - values[:, 1:2], values[:, -1:] - values[:, :1]]
-        return coarse(values, np.where(spreads[0] > 0, *spreads), counts >= SHARED)
+            return coarse(values, low, high, values[:, -1:] - values[:, :1], counts >= SHARED)
 
     @cached_property
     def _at_ranks(self) -> tuple[Integers, Integers]:

@@ -155,29 +155,27 @@ def grouped(X, y, least):
                     ranks.append((least * len(ranks) + least - 1, least))
                 if n >= least:
                     ranks.append((least * len(ranks), n - least * len(ranks)))
-            told = rounded([values[rank] for rank, _ in ranks], values, least)
+            told = rounded([values[rank] for rank, _ in ranks], values, [rank for rank, _ in ranks], least)
             for value, (_, count) in zip(told, ranks, strict=True):
                 cells[label, column, oracle.key(value)] += count
     return cells
 
 
-def rounded(told, values, least):
-    """Some of ascending values with a thousandth of their spread as the last digit, unless `least` values are equal."""
-    if not told:
-        return []
-    last = len(values) - 1
-    spread = values[int(last * 0.95)] - values[int(last * 0.05)] or values[-1] - values[0]
-    if not spread:
-        return told
-    step = 2.0 ** (math.frexp(min(spread, sys.float_info.max))[1] - 11)
-    stays = [values.count(value) >= least or not step or abs(value / step) >= 2.0**52 for value in told]
-    found = []
+def rounded(told, values, ranks, least):
+    """Some of ascending values with a last digit of about a 64th of the values around, unless `least` are equal."""
+    found, last, width = [], len(values) - 1, max(len(values) // 32, 1)
+    stays, steps = [], []
+    for value, rank in zip(told, ranks, strict=True):
+        sides = value - values[max(rank - width, 0)], values[min(rank + width, last)] - value
+        whole = (values[-1] - values[0]) / 16
+        spread = min(2 * min(sides) or max(sides) or whole, whole)
+        steps.append(2.0 ** (math.frexp(min(spread, sys.float_info.max))[1] - 7) if spread >= 2.0**-1000 else 0.0)
+        stays.append(values.count(value) >= least or not steps[-1] or abs(value / steps[-1]) >= 2.0**52)
     for index, value in enumerate(told):
         if not stays[index]:
-            low = max((v for v, stay in zip(told[:index], stays, strict=False) if stay), default=-math.inf)
             high = min((v for v, stay in zip(told[index:], stays[index:], strict=True) if stay), default=math.inf)
-            value = min(max(round(value / step) * step, low), high)
-        found.append(value)
+            value = min(round(value / steps[index]) * steps[index], high)
+        found.append(max([value, *found[-1:]]))
     return found
 
 
@@ -205,8 +203,8 @@ def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, lea
         values = [float(value) for value in dense(X)[y == label, column]]
         sizes[label, column] += count
         wanted = min(least, len(values) - len(values) // 2)
-        # A value that fewer share is rounded: to a thousandth of the spread, of which this is more than a half.
-        near = (max(values) - min(values)) / 1000
+        # A value that fewer share is rounded: to a 64th of the spread around it, at most.
+        near = (max(values) - min(values)) / 64
         told = float(values_of(np.array([key]))[0])
         assert any(
             sum(other <= value for other in values) >= wanted <= sum(other >= value for other in values)
@@ -305,7 +303,7 @@ def test_quantiles_are_those_of_the_sorted_values(case):
         wanted = values[[0, *(int((k + 0.5) / 32 * n + 1e-9) for k in range(32)), n - 1]]
         exact = values_of(keys_of(wanted))
         with np.errstate(all="ignore"):
-            assert (np.abs(columns.quantiles[column] - exact) <= (values[-1] - values[0]) / 2000 + 1e-300).all()
+            assert (np.abs(columns.quantiles[column] - exact) <= (values[-1] - values[0]) / 64 + 1e-300).all()
             shared = np.isin(exact, [v for v in exact if (values_of(keys_of(values)) == v).sum() >= 5])
         assert_array_equal(columns.quantiles[column][shared], exact[shared])
         assert_array_equal(columns.edges()[column], columns.quantiles[column, 1:-1])

@@ -123,8 +123,14 @@ def asked(party: Party, request: Any, floor: Any) -> ColumnHistograms | None:
 
 
 def of_told(values: Any) -> ColumnHistograms:
-    spread = np.subtract(*np.sort(SWEPT[MET])[[int(96 * 0.95), int(96 * 0.05)]])
-    values = coarse(np.sort(values), spread, False)
+    met, ranks = np.sort(SWEPT[MET]), [*range(4, 90, 5), 90]  # a thirty-second of the ranks is 3
+    values = coarse(
+        met[ranks],
+        met[[rank - 3 for rank in ranks]],
+        met[[min(rank + 3, 96) for rank in ranks]],
+        met[-1] - met[0],
+        False,
+    )
     return ColumnHistograms.from_data(np.repeat(values, [5] * 18 + [7])[:, None], np.zeros(97, np.int64), 1)
 
 
