@@ -117,13 +117,13 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
 def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_the_failure(
     flower: Flower, tmp_path: Path
 ) -> None:
-    (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,\n")
+    (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern\n")
     run = flower.run(nodes=2, dataset=str(tmp_path / "own.csv"))
     printed = [each for each in run.output.splitlines() if each]
     told = [
         i
         for i, each in enumerate(printed)
-        if each.startswith("FAILED: DataError: own.csv: expected a label in each row, ")
+        if each.startswith("FAILED: DataError: own.csv: expected as many fields in each row as in the header, ")
     ]
     assert len(told) == 2, run.output[-6000:]
     assert told[1] == len(printed) - 1
