@@ -34,9 +34,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
     """The page's first federation, and the commands of all its blocks with real ports; 300 digits as CSV, 500 NPZ."""
     flower = Deployment(tmp_path_factory.mktemp("deployment").resolve())
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
-    (flower.cwd / "site1.csv").rename(flower.cwd / "site 1.csv")  # a path with a space
+    (flower.cwd / "site1.npz").rename(flower.cwd / "site 1.npz")  # a path with a space
     ports = zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True)
-    places = {"$PWD": flower.cwd, "site1.csv": "site 1.csv", **dict(ports)}
+    places = {"$PWD": flower.cwd, "site1.npz": "site 1.npz", **dict(ports)}
 
     def real(text: str) -> str:
         for place, there in places.items():
@@ -91,7 +91,7 @@ def test_what_the_server_cannot_see_must_be_given(federation: Federated) -> None
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
     """The last test with the page's federation: its parties end."""
     flower, (first, train, join, update, leave, private) = federation
-    files = [flower.cwd / name for name in ("site 1.csv", "site2.npz", "site3.npz")]
+    files = [flower.cwd / name for name in ("site 1.npz", "site2.npz", "site3.npz")]
 
     def run(command: list[str], more: str = "") -> Run:
         given = f"{command[-1]} {more} output-dir={json.dumps(str(tmp_path))}"
