@@ -22,7 +22,9 @@ PAGE = "docs/tutorial/own_data.md"
 def test_three_hospitals_as_they_are(deployment: Callable[..., Deployment]) -> None:
     flower = deployment({})
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
-    processes, (train,), use = (block.splitlines() for block in blocks(PAGE, "bash"))
+    (trial,), processes, (train,), use = (block.splitlines() for block in blocks(PAGE, "bash"))
+    flower.shell(trial)
+    assert Path(flower.cwd, "tried", "report.html").exists()
     ports = dict(zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True))
 
     def real(line: str) -> list[str]:
