@@ -156,7 +156,8 @@ class TableSummary:
                 kept.append(column)
         if not kept:
             reasons = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
-            raise SchemaError("columns", "at least one that can be used", f"{len(left_out)} that cannot: {reasons}")
+            expected = "at least one that can be used (keep names columns to use all the same)"
+            raise SchemaError("columns", expected, f"{len(left_out)} that cannot: {reasons}")
         known = [name for name in left_out if 2 * columns[name].n_rows > self.n_rows and is_nameable(name)]
         return Schema(kept, self.is_named, ignore=known), left_out
 

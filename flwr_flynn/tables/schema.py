@@ -156,8 +156,9 @@ class Schema:
         for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
             if at is None:
                 continue
-            columns[index], words = _as_kind(column, table.columns[at], table.kinds[at])
-            if words is not None and (beside := f"{column.name}{BESIDE}") in self.names:
+            beside = f"{column.name}{BESIDE}"
+            columns[index], words = _as_kind(column, table.columns[at], table.kinds[at], beside in self.names)
+            if words is not None and beside in self.names:
                 columns[self.names.index(beside)] = words
         return Table(self.names, columns)
 
@@ -244,7 +245,7 @@ def _gaps(column: Column, n: int) -> Array:
     return np.full(n, empty[column.kind], dtypes[column.kind])
 
 
-def _as_kind(column: Column, values: Array, kind: str) -> tuple[Array, Array | None]:
+def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tuple[Array, Array | None]:
     """The values in the dtype of a column's kind, refused if they are of another, and the texts beside numbers."""
     if kind == "category" and column.gap_texts:
         values = np.array([None if value in column.gap_texts else value for value in values.tolist()], object)
@@ -256,7 +257,7 @@ def _as_kind(column: Column, values: Array, kind: str) -> tuple[Array, Array | N
         return np.array([level_of(value) for value in values.tolist()], object), None
     if column.kind == "number" and kind == "category":
         numbers, words = split(values, numerals_of(values))
-        if not np.isnan(numbers).all():
+        if has_beside or not np.isnan(numbers).all():
             return numbers, words
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
 

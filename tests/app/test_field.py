@@ -297,6 +297,10 @@ def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, mo
     np.testing.assert_array_equal(schema.encode(frame[["crp"]]), schema.encode(table))
     # Elsewhere the column has numbers alone, or nothing else.
     np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": [1.5]})), [[1.5, 0, 0]])
+    np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": ["<5"]})), [[np.nan, 1, 1]])
+    alone = opened(written(tmp_path / "b.csv", "crp,label\n<5,x\n"), schema=schema)
+    alone.check()
+    np.testing.assert_array_equal(schema.encode(next(iter(alone.tables()))[0]), [[np.nan, 1, 1]])
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ class CsvFile(TableFile):
             beside = f"{name}{BESIDE}"
             is_wanted = beside not in self.names and (names is None or beside in names)
             if report.texts and report.kind == "number" and is_wanted:
+                report.unfit = 0
                 self._beside.append(index)
                 self.reports.append(ColumnReport("category", np.dtype(np.float64)))
         self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
