@@ -30,7 +30,7 @@ from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
-from flwr_flynn.tables.column_encoding import Column, LevelCodes
+from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import as_name, by_name, missing
@@ -224,7 +224,7 @@ def facts_of(model: Model) -> dict[str, Any]:
     else:
         columns = None if model.feature_names is None else [{"name": name} for name in _names_of(model)]
     edges, index = next((member.spec.edges for member in model.members if member.spec.edges is not None), None), 0
-    for each, column in zip(columns or (), _schema_of(model).columns, strict=True):
+    for each, column in zip(columns or (), _schema_of(model).columns, strict=bool(columns)):
         if column.kind == "category":
             each["levels"] = list(column.levels)
         elif edges is not None:
@@ -312,7 +312,9 @@ def _schema_of(model: Model) -> Schema:
     """The schema of a model; of numbers where it has names alone, or nothing."""
     if model.schema is not None:
         return model.schema
-    names = _names_of(model)
+    names = [*map(as_name, _names_of(model))]
+    if not all(map(is_nameable, names)) or len({*names}) < len(names):
+        names = []  # then columns have positions
     columns = names or map(str, range(model.members[0].spec.n_features))
     return Schema([Column(name, "number", gaps=False) for name in columns], bool(names))
 

@@ -18,7 +18,18 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS, Column, is_nameable
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
-from flwr_flynn.tables.table import KINDS, Table, as_level, as_name, form_of, is_frame, missing, names_of, needs_table
+from flwr_flynn.tables.table import (
+    KINDS,
+    Table,
+    as_level,
+    as_name,
+    form_of,
+    forms_of_level,
+    is_frame,
+    missing,
+    names_of,
+    needs_table,
+)
 from flwr_flynn.tables.texts import BESIDE, is_beside
 
 MOST_ROWS = 2**53
@@ -154,6 +165,8 @@ class TableSummary:
                 left_out[name] = f"beyond {MOST_NUMBERS} numbers a row"
             else:  # without names all columns are needed
                 kept.append(column)
+        if not kept and (alone := [name for name in left_out if columns[name].kind == "id" and name not in ignore]):
+            return self.schema(ignore, alone)  # a table of ids alone is rather one of measurements
         if not kept:
             reasons = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
             expected = "at least one that can be used (keep names columns to use all the same)"
@@ -258,8 +271,9 @@ def _are_ids(values: Any) -> bool:
         return True
     if size < 10 * n:
         return False
-    low, q1, q3, high = np.quantile(values, [0.05, 0.25, 0.75, 0.95])
-    return bool((values % 10 == 0).mean() < 0.25 and q3 - q1 >= 0.48 * (high - low))
+    shares = (np.sort(values) - values.min()) / (size - 1)
+    is_even = np.abs(shares - np.linspace(0, 1, n)).max() < 1.6 / np.sqrt(n)  # as Kolmogorov and Smirnov test it
+    return bool((values % 10 == 0).mean() < 0.25 and is_even)
 
 
 def _reason(name: str, summary: ColumnSummary, n_rows: int, names: Iterable[str], is_forced: bool) -> str:
@@ -277,8 +291,16 @@ def _reason(name: str, summary: ColumnSummary, n_rows: int, names: Iterable[str]
 
 def _column_of(name: str, summary: ColumnSummary) -> Column:
     kind = {"id": "number", "text": "category", None: "number"}.get(summary.kind, summary.kind)
-    levels = sorted(_most_frequent(summary.levels, LEARNED_LEVELS)) if kind == "category" else ()
+    levels = sorted(_most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS)) if kind == "category" else ()
     return Column(name, kind or "number", levels, summary.gaps > 0 and not name.endswith(BESIDE))
+
+
+def _of_one_form(levels: Mapping[str, int]) -> dict[str, int]:
+    """The levels, of those that differ in form alone the most frequent with the rows of all."""
+    alike: dict[str, list[str]] = {}
+    for level in sorted(levels, key=lambda level: (-levels[level], level)):
+        alike.setdefault(forms_of_level(level)[-1], []).append(level)
+    return {names[0]: sum(levels[name] for name in names) for names in alike.values()}
 
 
 def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown
-from flwr_flynn.tables.table import Table, by_name, level_of, missing, numerals_of, split
+from flwr_flynn.tables.table import Table, by_name, form_of, level_of, missing, numerals_of, split
 from flwr_flynn.tables.texts import BESIDE, is_beside
 
 Array = npt.NDArray[Any]
@@ -170,9 +170,12 @@ class Schema:
         """
         indices = by_name(names, self.names)
         pairs = zip(self.columns, indices, strict=True)
-        lacking = [column for column, at in pairs if at is None and not is_beside(column.name, self.names)]
-        used = {names[index] for index in indices if index is not None} | {*self.ignore, self.label}
-        own = [name for name in names if name not in used and not is_beside(name, names)]
+        known = {*self.names}
+        lacking = [column for column, at in pairs if at is None and not is_beside(column.name, known)]
+        used = {form_of(name) for name in (*self.ignore, self.label)}
+        used |= {form_of(names[index]) for index in indices if index is not None}
+        there = {*names}
+        own = [name for name in names if form_of(name) not in used and not is_beside(name, there)]
         if bad := [column.name for column in lacking if own or column.required or len(lacking) == len(self.names)]:
             expected = "the columns of the schema (a table that lacks one has no others, or names them in ignore)"
             got = f"{len(bad)} of {len(self.names)} missing: {listed([shown(name) for name in bad])}"

@@ -78,7 +78,7 @@ class Table:
             for name, own in zip(names or map(str, range(len(X.columns))), X.columns, strict=True):
                 columns[name] = values = _of_series(X[own], name)
                 if names and values.dtype.kind == "O" and not _is_category(X[own]):
-                    columns |= _split(name, values)
+                    columns |= {} if f"{name}{BESIDE}" in names else _split(name, values)
             return cls([*columns], [*columns.values()], names is not None)
         array = X if isinstance(X, np.ndarray) else _array_of(X)
         if array.ndim != 2:
@@ -145,7 +145,8 @@ def by_name(columns: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
     open_forms = Counter(form_of(name) for name in wanted if name not in exact)
     forms = Counter(form_of(name) for name in columns)
     alike = {form_of(name): index for index, name in enumerate(columns) if forms[form_of(name)] == 1}
-    alike = {form: index for form, index in alike.items() if open_forms[form] == 1 and columns[index] not in wanted}
+    known = {*wanted}
+    alike = {form: index for form, index in alike.items() if open_forms[form] == 1 and columns[index] not in known}
     return [exact.get(name, alike.get(form_of(name))) for name in wanted]
 
 

@@ -25,6 +25,7 @@ GROUPS = {mark: re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(
           for mark, other in (",.", ".,")}  # fmt: skip
 """Numbers with a mark between groups of three digits, by the mark; the other one is that of decimals."""
 
+_SPACED = re.compile("[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _FEW = 10  # different numbers that may be codes
@@ -46,6 +47,10 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
         return truth, "b"
     if "_" in text:  # which Python allows between digits
         return None, ""
+    if not text.isascii() or "'" in text or " " in text.strip():
+        text = text.replace("\u2212", "-")
+        if _SPACED.fullmatch(text.strip()):
+            text = re.sub("[^-+0-9.,]", "", text)
     if "," in text or (decimal == "," and "." in text):
         other = "." if decimal == "," else ","
         if GROUPS[other].fullmatch(text.strip()):

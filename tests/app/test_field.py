@@ -183,6 +183,25 @@ def test_a_level_is_known_in_every_form_that_it_may_have(known: list[str], seen:
     assert found.any(axis=1).all()
 
 
+def test_levels_that_sites_write_in_other_forms_are_learned_as_one() -> None:
+    frames = [pd.DataFrame({"d": levels * 20}) for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])]
+    summaries = [TableSummary.of(frame, 5) for frame in frames]
+    for one, two, three in itertools.permutations(summaries):
+        schema = (one + two + three).schema()[0]
+        assert schema.columns[0].levels == ("LUNG", "heart")
+        assert all(schema.encode(frame).any(axis=1).all() for frame in frames)
+
+
+def test_good_files_are_not_taken_for_bad_ones(tmp_path: Path) -> None:
+    for text in (
+        "crp,ldh,label\nn.d.,n.d.,1\n1.5,2,0\n2.5,3,1\n",
+        "Fever,Cough,label\nFever,,x\n,Cough,y\nFever,Cough,x\n",
+        'a,note,label\n50,"fever\ncough, nausea, vomiting",x\n',
+        "a,ward,label\n1,Inf,x\n2,B,y\n",
+    ):
+        opened(written(tmp_path / "a.csv", text)).check()
+
+
 def test_two_levels_of_one_form_stay_two() -> None:
     schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
     assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
@@ -212,6 +231,7 @@ MEASURED: dict[str, Any] = {
     "ck": np.exp(np.random.default_rng(4).normal(6, 1, 200)).round(),
     "weight": np.random.default_rng(5).normal(3300, 500, 200).round(),
     "ratio": np.random.default_rng(6).random(200),
+    "two groups": np.random.default_rng(7).normal([[5000], [12000]], [[1000], [1440]], (2, 100)).ravel().round(),
 }
 
 
@@ -323,6 +343,8 @@ def test_units_are_of_one_kind_and_codes_are_no_numbers(cells: list[str], kind: 
     ("text", "values"),
     [
         ('a;label\n"12,5";x\n3;y\n', [12.5, 3]),
+        ("a;label\n1\u202f860,5;x\n\u22122,3;y\n", [1860.5, -2.3]),
+        ("a,label\n1'203,x\n-4,y\n", [1203, -4]),
         ('a,label\n"12,5",x\n3,y\n', [12.5, 3]),
         ("a\tb\tlabel\n2,352\t2.5\tx\n10,772\t3.5\ty\n", [2352, 10772]),
         ("a;b;label\n12.345;2,5;x\n987;3,5;y\n", [12345, 987]),

@@ -237,7 +237,8 @@ class CsvFile(TableFile):
         pairs = zip(self._typed, self._facts, strict=True)
         self.reports = [
             ColumnReport(
-                *(typed.kind, typed.dtype, facts.gaps + facts.n_texts), *(facts.infinite, facts.n_texts, facts.n_unfit)
+                *(typed.kind, typed.dtype, facts.gaps + facts.n_texts),
+                *(facts.infinite if typed.kind == "number" else 0, facts.n_texts, facts.n_unfit),
             )
             for typed, facts in pairs
         ]
@@ -276,16 +277,18 @@ class CsvFile(TableFile):
     def _check_header(self, first: Sequence[str]) -> None:
         """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
         words = [{*map(str.strip, facts.numerals.words)} for facts in self._facts]
-        if words and all(name in each for name, each in zip(self.names, words, strict=False)):
+        has_numbers = any(facts.numerals.n_numbers for facts in self._facts)
+        if has_numbers and all(name in each for name, each in zip(self.names, words, strict=False)):
             raise DataError(self.name, "one header", "the header again below")
         triples = zip(first, words, self._facts, strict=False)
         mixed = [some == {text.strip()} for text, some, facts in triples if facts.numerals.n_numbers]
-        if len(mixed) > 1 and all(mixed) and self.n_rows > 2:
+        if len(mixed) > 1 and all(mixed) and self.n_rows > 2 and len({*first}) == len(first):
             raise DataError(self.name, "one header", "a second one in the first row")
         width = len(self._header) - 1
         for facts in self._facts:
             for text in facts.numerals.words if width else ():
-                if any(line.count(self.dialect.separator) >= width for line in text.splitlines()[1:]):
+                inner = [line.count(self.dialect.separator) for line in text.splitlines()[1:-1]]
+                if len(inner) > 1 and all(n == width for n in inner):
                     raise DataError(self.name, "quotes that are closed in their row", "whole rows within a field")
 
     def _dialect_of(self, name: str) -> Dialect:

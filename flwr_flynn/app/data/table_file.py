@@ -64,7 +64,8 @@ class Layout:
             raise DataError(name, "at least one feature", "none")
         order, names, left_out = ordered(rest, features or rest, name)
         label_at, group_at = (None if at is None else columns.index(named[at]) for at in (label_at, group_at))
-        return cls(label_at, group_at, [columns.index(rest[index]) for index in order], names, left_out)
+        places = {column: index for index, column in enumerate(columns)}
+        return cls(label_at, group_at, [places[rest[index]] for index in order], names, left_out)
 
 
 def ordered(columns: Sequence[str], wanted: Wanted, source: str) -> tuple[list[int], tuple[str, ...], tuple[str, ...]]:
@@ -120,15 +121,22 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     """The labels, some of them by other names."""
     if not book:
         return labels
-    return objects([book.get(level_of(label) or "", label) for label in labels.tolist()])
+    return objects([book.get(str(label).strip(), book.get(level_of(label) or "", label)) for label in labels.tolist()])
 
 
 def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
     """Mask of the labels that are missing."""
     if labels.dtype.kind in "biu":
         return np.zeros(len(labels), np.bool_)
-    values = labels.tolist()
-    return np.fromiter((not v.strip() if isinstance(v, str) else is_gap(v) for v in values), np.bool_, len(values))
+    known: dict[str, bool] = {}
+    missing = (
+        known.setdefault(label, label.strip().lower() in _NO_LABELS) if isinstance(label, str) else is_gap(label)
+        for label in labels.tolist()
+    )
+    return np.fromiter(missing, np.bool_, len(labels))
+
+
+_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "none" and "-" may be classes
 
 
 @dataclass
@@ -170,8 +178,8 @@ class TableFile(ABC):
         """The rows that have a label, where labels are read."""
         for batch in self.batches():
             if batch.labels is not None:
-                rows = ~unlabelled(batch.labels)
-                batch = replace(batch, labels=mapped(batch.labels, self.label_map))
+                labels = mapped(batch.labels, self.label_map)
+                rows, batch = ~unlabelled(labels), replace(batch, labels=labels)
                 batch = batch if rows.all() else batch.only(rows)
             yield batch
 

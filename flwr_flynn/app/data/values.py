@@ -173,7 +173,7 @@ class ColumnFacts:
         different, codes = texts.distinct()
         gaps, before = self.dialect.gaps, self.n - len(texts) - self.gaps
         known = [self.dialect.date_format] if self.dialect.date_format else DATE_FORMATS
-        forms = [form for form in known if self.fits[form] == before]
+        forms = [form for form in known if self.wanted is not None or self.fits[form] == before]
         for text, n_rows in zip(different, np.bincount(codes, minlength=len(different)).tolist(), strict=True):
             if is_gap_text(text, gaps):
                 self.gaps += n_rows
