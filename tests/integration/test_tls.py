@@ -97,7 +97,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         second = flower.finished(flower.call(*command[:-1], f"{command[-1]} min-parties=2 decay=0.5"))
         assert second.status == "finished:completed", second.output[-6000:]
         assert second.row("parties counted") == "2 of 3"
-        reason = "expected each of the run's 4 features once, got 1 that are not among 3 columns: petal_width"
+        reason = "expected each of the run's 4 features, got 1 that are not among 3 columns: petal_width"
         assert reason in second.row("not counted: site2")
         # It gets its copy of the model all the same.
         again = {site: shared_part(folder / site / "model.npz") for site in SITES}
