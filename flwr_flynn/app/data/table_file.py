@@ -49,6 +49,8 @@ class Layout:
                 raise with_columns(error, columns, [column])
         rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
         others = [columns[index] for index in rest]
+        if not others:
+            raise DataError(name, "at least one feature", "none")
         order, left_out = by_name(others, features or others, name)
         chosen = [rest[index] for index in order]
         label_at, group_at = (columns.index(name) if name else None for name in (label, group))
@@ -153,8 +155,6 @@ class TableFile(ABC):
 
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples; notes of the error have numbers of rows."""
-        if not self.reports:
-            raise DataError(self.name, "at least one feature", "none")
         if self.n_broken:
             expected = "as many fields in each row as in the header"
             raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")

@@ -381,10 +381,10 @@ class Buffered(OpenDPNoise):
 class Unwritten(Budget):
     """A budget that keeps no ledger: an audit takes many releases of the same samples."""
 
-    def release(self, mechanism, spec_fingerprint, count, *, terms=""):
+    def release(self, mechanism, spec_fingerprint, count, *, terms="", prepare=None):
         return Released(mechanism.release(count()), False)
 
-    def release_round(self, mechanism, spec_fingerprint, number, weights, measure, *, terms=""):
+    def release_round(self, mechanism, spec_fingerprint, number, weights, measure, *, terms="", prepare=None):
         return measure()
 
 
