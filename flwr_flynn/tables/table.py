@@ -238,7 +238,7 @@ def as_level(text: str) -> str | None:
 
 
 def forms_of_level(level: str) -> tuple[str, ...]:
-    """What a level may look like elsewhere: in other capitals, as a number, as a boolean or its number.
+    """Forms that a level may have elsewhere: in other capitals, as a number, as a boolean or its number.
 
     >>> forms_of_level("Heart"), forms_of_level("01"), forms_of_level("True")
     (('heart',), ('01', '1'), ('true', '1'))

@@ -19,7 +19,7 @@ TRUTHS = {"false": 0.0, "true": 1.0}
 """Texts of booleans, in lower case."""
 
 BESIDE = " text"
-"""What the name of the column beside a column of numbers has behind that of the numbers."""
+"""End of the name of the column that has the texts of a column of numbers."""
 
 GROUPS = {mark: re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{re.escape(other)}[0-9]+)?")
           for mark, other in (",.", ".,")}  # fmt: skip
