@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -106,11 +106,6 @@ class Table:
     def column(self, name: str) -> Array | None:
         """The values of the column of this name, None without one."""
         return self.columns[self.names.index(name)] if name in self.names else None
-
-    def only(self, names: Iterable[str]) -> Table:
-        """The table of some columns, in the order of these names."""
-        names = list(names)
-        return Table(names, [self.columns[self.names.index(name)] for name in names], self.is_named)
 
 
 def is_frame(X: Any) -> bool:

@@ -90,7 +90,6 @@ def test_rows_of_a_table():
     table = Table.of(FRAME)
     assert table[1:].column("mixed").tolist() == ["a", None]
     assert table[np.array([True, False, False])].shape == (1, 12)
-    assert table.only(["flag", "real"]).names == ("flag", "real")
     with raises(DataError, field="columns", got="2 columns, 1 of them named again"):
         Table(["a", "a"], [np.zeros(1)] * 2)
 
