@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 917,
+    "tables": 913,
     "hashing": 1186,
     "model": 2914,
     "privacy": 1003,
     "federated": 3877,
     "flower": 884,
-    "app": 4601,
-    "all": 15803,
+    "app": 4605,
+    "all": 15804,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -43,6 +43,7 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import as_name, by_name
 
 _MOST_PARTS = 1000
+_MANY_LEVELS = 20
 _OWN = ("action", "federation", "relearn", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
@@ -317,6 +318,9 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
         schema, left_out = total.schema(config.columns("ignore"), config.columns("keep"))
         for name, reason in left_out.items():
             print(f"column {name[:60]!r} is left out: {reason}")
+        for column in schema.columns:
+            if len(column.levels) > _MANY_LEVELS:  # such as names of patients who came several times
+                print(f"column {column.name[:60]!r} tells {len(column.levels)} texts; --set ignore=... leaves it out")
         if not schema.is_named:
             schema = None
     for site in sites:

@@ -185,6 +185,18 @@ def test_the_faults_of_all_files_are_told_at_once(folder: Path, capsys: pytest.C
     assert (mapped["classes"], len(mapped["parties"])) == (["no", "yes"], 2)
 
 
+def test_a_column_that_tells_many_texts_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of patients who came often are levels like others: a trial says so."""
+    lines = (folder / "basel.csv").read_text().splitlines()
+    rows = [f"{line},Meier {index % 25}, Hans" for index, line in enumerate(lines[1:] * 3)]
+    (folder / "named.csv").write_text("\n".join([f"{lines[0]},patient,first", *rows]))
+    tried("named.csv", *QUICK, out="one")
+    assert "column 'patient' tells " in capsys.readouterr().out
+    tried("named.csv", *QUICK, "--set", "ignore=patient", out="two")
+    names = {column.name for column in FlyNNClassifier.load("two/model.npz").model_.schema.columns}  # type: ignore[union-attr]
+    assert names == {"age", "pressure", "sex", "ward", "first"}
+
+
 def test_all_faults_of_one_file_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (folder / "basel.csv").read_text().splitlines()
     (folder / "zug.csv").write_text("\n".join([lines[0].replace("age", "years"), *lines[1:60], "1,2", "3,4,f,A,"]))
