@@ -320,7 +320,7 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
             print(f"column {name[:60]!r} is left out: {reason}")
         for column in schema.columns:
             if len(column.levels) > _MANY_LEVELS:  # such as names of patients who came several times
-                print(f"column {column.name[:60]!r} tells {len(column.levels)} texts; --set ignore=... leaves it out")
+                print(f"column {column.name[:60]!r} tells {len(column.levels)} texts, unless --set ignore=... names it")
         if not schema.is_named:
             schema = None
     for site in sites:
