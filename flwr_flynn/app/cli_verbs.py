@@ -24,7 +24,7 @@ from flwr_flynn.app.data.npz import read_npz
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.parquet_file import arrow_values, opened_parquet, parquet_columns
 from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.table_file import TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
@@ -169,7 +169,7 @@ def _unknown_labels(file: TableFile, schema: Schema) -> int:
     book = codebook(list(schema.classes))
     n = 0
     for _, labels, _ in file.tables():
-        n += sum(label not in book for label in ([] if labels is None else labels.tolist()) if label not in ("", None))
+        n += sum(label not in book for label in ([] if labels is None else labels.tolist()))
     return n
 
 
@@ -353,11 +353,6 @@ def _values(path: Path, dialect: Dialect | None, wanted: list[int]) -> Iterator[
                 yield from zip(*(arrow_values(batch.column(name)) for name in columns), strict=True)
 
 
-def is_gap(label: Any) -> bool:
-    """True for the label of a row without one."""
-    return label in ("", None) or label != label
-
-
 def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) -> int:
     """Print the figures of a model on the rows of a file with labels, and write them as CSV.
 
@@ -371,7 +366,8 @@ def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) 
     file, classes = _opened_for(model, path, label, dialect), model.classes_.tolist()
     book, parts, codes, unknown = codebook(classes), list[Any](), list[int](), list[Any]()
     for X, labels in _rows(file, model.model_):
-        found = np.array([-2 if is_gap(value) else book.get(value, -1) for value in labels.tolist()])
+        found = np.array([book.get(value, -1) for value in labels.tolist()])
+        found[unlabelled(labels)] = -2
         unknown += labels[found == -1].tolist()
         parts += [model.predict_proba(X[found >= 0])] if (found >= 0).any() else []
         codes += found.tolist()

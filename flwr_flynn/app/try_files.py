@@ -21,19 +21,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES, is_gap
+from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
 from flwr_flynn.app.data.datasets import full_text, opened_own
 from flwr_flynn.app.data.dialect import codec, ending, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.parquet_file import opened_parquet
 from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import Batch, TableFile
+from flwr_flynn.app.data.table_file import Batch, TableFile, unlabelled
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
@@ -157,9 +158,9 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
     n_without, file.n_unlabelled = file.n_unlabelled, 0
     file.check()
     rows_of: dict[str, list[int]] = {}
-    for index, value in enumerate(chain.from_iterable(map(_labels_in, file.batches()))):
-        if not is_gap(value):
-            rows_of.setdefault(str(value), []).append(index)
+    values = objects([*chain.from_iterable(map(_labels_in, file.batches()))])
+    for index in np.flatnonzero(~unlabelled(values)).tolist():
+        rows_of.setdefault(str(values[index]), []).append(index)
     if not 1 <= len(rows_of) <= _MOST_PARTS:
         raise ConfigError("--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of))
     if n_without:
@@ -252,7 +253,7 @@ class Site:
         if not file.n_rows:
             self.note("expected at least one row, got none")
         found = {*chain.from_iterable(map(_labels_in, file.labelled()))}
-        self.labels = {_plain(label) for label in found if not is_gap(label)}
+        self.labels = {*map(_plain, found)}
 
 
 def _labels_in(batch: Batch) -> list[Any]:

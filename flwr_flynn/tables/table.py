@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.texts import BESIDE, Numerals
+from flwr_flynn.tables.texts import BESIDE, TRUTHS, Numerals
 
 Array = npt.NDArray[Any]
 
@@ -31,7 +31,7 @@ KINDS = ("number", "category", "date")
 _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
-_TRUTHS = {"false": "0", "true": "1"}
+_TRUTHS = {text: f"{value:g}" for text, value in TRUTHS.items()}
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
 
 

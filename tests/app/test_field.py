@@ -272,6 +272,13 @@ def test_columns_to_ignore_are_no_features_in_any_place(tmp_path: Path) -> None:
     node = NodeConfig(data_path=str(path), ignore="after")
     assert own_share(node).names == ("before",)
     assert private_rows(node, bytes).names == ("before",)
+    np.savez(tmp_path / "own.npz", X=X.to_numpy(), y=y, feature_names=np.array(list(X)))
+    node = NodeConfig(data_path=str(tmp_path / "own.npz"), ignore="after")
+    assert own_share(node).names == ("before",)
+    assert private_rows(node, bytes).names == ("before",)
+    for name in ("own.csv", "own.npz"):  # misspelt, it would be used
+        with raises(DataError, field=name, expected="the columns to ignore"):
+            own_share(NodeConfig(data_path=str(tmp_path / name), ignore="aftr"))
     with raises(FlyNNError, field="ignore, keep"):
         FlyNNClassifier(ignore=["afterwards"]).fit(X, y)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
 from flwr_flynn.app.data.held_out import row_keys
-from flwr_flynn.app.data.table_file import Wanted, ordered
+from flwr_flynn.app.data.table_file import Wanted, ignored, ordered
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import as_name
@@ -39,7 +39,13 @@ class Arrays(NamedTuple):
 
 
 def read_npz(
-    path: Path, label: str | None, group: str = "", features: Wanted = (), *, all_names: bool = False
+    path: Path,
+    label: str | None,
+    group: str = "",
+    features: Wanted = (),
+    *,
+    all_names: bool = False,
+    ignore: Sequence[str] = (),
 ) -> Arrays:
     """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,); no labels where `label` is None.
 
@@ -51,13 +57,20 @@ def read_npz(
     if groups is not None and groups.shape != X.shape[:1]:
         error = DataError(f"{path.name} {group}", "a value for each row", "more or fewer")
         raise with_rows(error, f"{groups.shape} for {X.shape[:1]}")
+    whole, all_of = X, _named(names, X)
+    if ignore:
+        if all_of is None:
+            raise DataError(path.name, "an array 'feature_names', which names the columns to ignore", "none")
+        unused = {*ignored(all_of, ignore, path.name)}
+        rest = [index for index in range(len(all_of)) if index not in unused]
+        X, names = X[:, rest], np.array([all_of[index] for index in rest], np.str_)
     if features and X.ndim == 2:
         order, found, left_out = _npz_order(path, X.shape[1], names, features)
-        return Arrays(X[:, order], y, groups, found, left_out, X, _named(names, X))
+        return Arrays(X[:, order], y, groups, found, left_out, whole, all_of)
     are_names = _named(names, X) is not None
     if all_names and names is not None and not are_names and X.ndim == 2:
         raise _no_names(path, names, X.shape[1])
-    return Arrays(X, y, groups, _named(names, X), (), X, _named(names, X))
+    return Arrays(X, y, groups, _named(names, X), (), whole, all_of)
 
 
 def _named(names: Array | None, X: Array) -> Features | None:

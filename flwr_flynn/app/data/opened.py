@@ -114,7 +114,7 @@ def opened(
     wanted: Wanted = schema if schema is not None and schema.is_named and not features else tuple(features)
     gaps = {} if schema is None else {column.name: column.gap_texts for column in schema.columns}
     if ending(path) == ".npz":
-        arrays = read_npz(path, label, group, wanted)
+        arrays = read_npz(path, label, group, wanted, ignore=ignore)
         test = None if held_out is None else held_out.mask(array_keys(arrays))
         columns = arrays.names, arrays.groups, arrays.left_out, bool(wanted), test
         return ArrayFile(path.name, arrays.X, arrays.y, *columns)

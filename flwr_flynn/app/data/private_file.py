@@ -185,7 +185,7 @@ class _Parquet(PrivateFile):
 
 class _Npz(PrivateFile):
     def _open(self) -> None:
-        arrays = read_npz(self._path, self._label, self._key, all_names=True)
+        arrays = read_npz(self._path, self._label, self._key, all_names=True, ignore=self._ignore)
         assert arrays.y is not None
         check_shapes(self._path.name, arrays.X, arrays.y)
         self._arrays, self.names = arrays, arrays.names

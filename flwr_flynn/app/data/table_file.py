@@ -58,7 +58,7 @@ class Layout:
         for column, at in ((label, label_at), (group, group_at)):
             if column and at is None:
                 raise with_names(DataError(name, f"a column {column!r}", f"{len(named)} others"), named, most=20)
-        unused = {label_at, group_at, *by_name(named, [*map(as_name, ignore)])}
+        unused = {label_at, group_at, *ignored(named, ignore, name)}
         rest = [column for index, column in enumerate(named) if index not in unused]
         if not rest:
             raise DataError(name, "at least one feature", "none")
@@ -66,6 +66,15 @@ class Layout:
         label_at, group_at = (None if at is None else columns.index(named[at]) for at in (label_at, group_at))
         places = {column: index for index, column in enumerate(columns)}
         return cls(label_at, group_at, [places[rest[index]] for index in order], names, left_out)
+
+
+def ignored(columns: Sequence[str], names: Sequence[str], source: str) -> list[int | None]:
+    """Indices of the columns to ignore; one that is not there may be misspelt, and would be used under its own name."""
+    indices = by_name(columns, [*map(as_name, names)])
+    if None in indices:
+        error = DataError(source, "the columns to ignore", f"{indices.count(None)} of {len(names)} missing")
+        raise with_names(error, columns, most=20)
+    return indices
 
 
 def ordered(columns: Sequence[str], wanted: Wanted, source: str) -> tuple[list[int], tuple[str, ...], tuple[str, ...]]:
