@@ -17,8 +17,8 @@ SIZES = {
     "privacy": 1003,
     "federated": 3877,
     "flower": 884,
-    "app": 4605,
-    "all": 15804,
+    "app": 4623,
+    "all": 15822,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
