@@ -25,13 +25,14 @@ PRIVATE = {"noisy", "noisy refinement", "model"}
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction")
-OTHERS += ("label-map", "ignore", "memory-limit", "min-examples", "class-prior", "held-out-key", "member-path")
+OTHERS += ("label-map", "memory-limit", "min-examples", "class-prior", "held-out-key", "member-path")
 """Keys that change nothing about who gets an answer."""
 
 DEPLOYED = {
     **dict.fromkeys(("data-path", *TEXT, *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
     "gram": OPEN | GRAM,
+    "ignore": {"model"},  # a column that the file does not have: nothing of the file is told
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
