@@ -18,14 +18,12 @@ import numpy as np
 
 from flwr_flynn._files import writing
 from flwr_flynn._text import cell
-from flwr_flynn.app.data.csv_file import CsvFile, chunks, header_of
-from flwr_flynn.app.data.dialect import Dialect, ending, objects
-from flwr_flynn.app.data.npz import read_npz
+from flwr_flynn._validation import listed
+from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.parquet_file import arrow_values, opened_parquet, parquet_columns
 from flwr_flynn.app.data.share import coded_labels, counted
 from flwr_flynn.app.data.table_file import TableFile, unlabelled
-from flwr_flynn.errors import ConfigError, DataError, with_names
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -280,7 +278,7 @@ def predict(
     """
     model = FlyNNClassifier.load(model_path)
     file = _opened_for(model, path, None, dialect)
-    kept = _kept(path, file, [*map(as_name, keep)])
+    kept = file.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep")) if keep else repeat(())
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
@@ -326,31 +324,6 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
         if len(batch.columns[0]):
             table = batch.table(file.all_names, file.is_named)
             yield table if model.schema is not None else schema.encode(table), batch.labels
-
-
-def _kept(path: Path, file: TableFile, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-    """The values of some columns, row by row, as they stand in the file; a `ConfigError` for an unknown column."""
-    if not names:
-        return repeat(())
-    dialect = file.dialect if isinstance(file, CsvFile) else None
-    there = columns_of(path, dialect) or []
-    if unknown := [name for name in names if name not in there]:
-        error = ConfigError("--keep", f"a column of {path.name}", repr(unknown[0][:60]))
-        raise with_names(error, there, most=20)
-    return _values(path, dialect, [there.index(name) for name in names])
-
-
-def _values(path: Path, dialect: Dialect | None, wanted: list[int]) -> Iterator[Sequence[Any]]:
-    if dialect is not None:
-        for chunk in chunks(path, dialect, header_of(path, dialect), wanted, fast=False):
-            yield from zip(*(texts.tolist() for texts in chunk.columns), strict=True)
-    elif ending(path) == ".npz":
-        yield from read_npz(path, None).all_columns[:, wanted].tolist()
-    else:
-        with opened_parquet(path) as file:
-            columns = [parquet_columns(file.schema_arrow)[index] for index in wanted]
-            for batch in file.iter_batches(columns=columns, use_pandas_metadata=False):
-                yield from zip(*(arrow_values(batch.column(name)) for name in columns), strict=True)
 
 
 def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) -> int:

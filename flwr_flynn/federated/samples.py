@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_names, with_rows
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, by_name, is_frame, names_of
+from flwr_flynn.tables.table import Table, is_frame, names_of, places
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -189,17 +189,14 @@ def encoded(schema: Schema, X: Any) -> npt.NDArray[Any]:
 
 def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
     """The columns of these names, or all, as numbers without gaps, for a run without a schema."""
-    indices: Sequence[int | None] = range(len(table.names))
+    indices: Sequence[int] = range(len(table.names))
     if names and table.is_named:
-        indices = by_name(table.names, [*map(as_name, names)])
-        if missing := [name for name, index in zip(names, indices, strict=True) if index is None]:
-            error = DataError("columns", "the features of the run", f"{len(missing)} of {len(names)} missing")
-            raise with_names(error, table.names, most=20)
+        indices = places("columns", table.names, names, "the features of the run")
     columns = []
     for index, name in zip(indices, names or table.names, strict=len(indices) == len(names)):
-        column = table.columns[index or 0]
+        column = table.columns[index]
         if column.dtype.kind != "f":
-            raise DataError(f"column {name[:60]!r}", "numbers in a run without a schema", table.kinds[index or 0])
+            raise DataError(f"column {name[:60]!r}", "numbers in a run without a schema", table.kinds[index])
         if n_gaps := int(np.isnan(column).sum()):
             error = DataError(f"column {name[:60]!r}", "no gaps in a run without a schema", "some")
             raise with_rows(error, f"{n_gaps} of {len(table)} rows")

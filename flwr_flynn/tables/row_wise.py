@@ -17,7 +17,7 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, level_of, moment_of, names_of, series_values
+from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
 from flwr_flynn.tables.texts import GAP_TEXTS, number_of
 
 _TIME = r"(?:[T ](?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
@@ -46,10 +46,10 @@ def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
         names = (X.names if X.is_named else None) if isinstance(X, Table) else names_of(X)
         columns = [*X.columns] if isinstance(X, Table) else [series_values(X[name]) for name in X.columns]
         if schema.is_named == (names is not None):
-            indices = by_name(names or (), schema.names) if schema.is_named else range(len(columns))
-            if missing := sum(index is None for index in indices):
-                raise DataError("columns", "the columns of the schema", f"{missing} of {len(schema.names)} missing")
-            return [_values(columns[index]) for index in indices if index is not None]
+            wanted = (
+                places("columns", names, schema.names, "the columns of the schema") if names else range(len(columns))
+            )
+            return [_values(columns[index]) for index in wanted]
         raise DataError("X", "columns with names, or a schema without", "one of them")
     array = np.asarray(X)
     if schema.is_named or array.ndim != 2 or array.shape[1] != len(schema.columns):

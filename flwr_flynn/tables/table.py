@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.tables.texts import BESIDE, TRUTHS, Numerals
 
 Array = npt.NDArray[Any]
@@ -103,10 +103,6 @@ class Table:
         """The table of some rows: a slice, indices or a mask."""
         return Table(self.names, [column[rows] for column in self.columns], self.is_named)
 
-    def column(self, name: str) -> Array | None:
-        """The values of the column of this name, None without one."""
-        return self.columns[self.names.index(name)] if name in self.names else None
-
 
 def is_frame(X: Any) -> bool:
     """True for a data frame: an object with named columns that can be taken one by one."""
@@ -143,6 +139,21 @@ def by_name(columns: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
     known = {*wanted}
     alike = {form: index for form, index in alike.items() if open_forms[form] == 1 and columns[index] not in known}
     return [exact.get(name, alike.get(form_of(name))) for name in wanted]
+
+
+def places(
+    source: str, columns: Sequence[str], names: Sequence[str], expected: str, *, announced: bool = False
+) -> list[int]:
+    """Index of the column of each name, see `by_name`; a `DataError` where one is missing, which notes the columns.
+
+    Names are told if they were `announced` by a run.
+    """
+    indices = by_name(columns, [*map(as_name, names)])
+    if missing := [str(name)[:60] for name, index in zip(names, indices, strict=True) if index is None]:
+        got = f"{len(missing)} of {len(names)} missing" if len(names) > 1 else f"{len(columns)} others"
+        got += f": {listed(missing)}" if announced and len(names) > 1 else ""
+        raise with_names(DataError(source, expected, got), columns, most=20)
+    return [index for index in indices if index is not None]
 
 
 def form_of(name: str) -> str:

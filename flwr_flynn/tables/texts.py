@@ -97,7 +97,7 @@ class Numerals:
         """Add rows with these numbers."""
         self.n_numbers += n_rows
         for value in values if len(self.some) <= _FEW else ():
-            self.some.add(value)
+            self.some.add(float(value))
             if len(self.some) > _FEW:
                 return
 

@@ -177,7 +177,7 @@ def predictions(text: str) -> list[list[str]]:
 def test_predict_finds_columns_by_name_and_ignores_others(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "BLOCK", 512)
+    monkeypatch.setattr(csv_file, "CHUNK", 16)
     model = plain_model(["a", "b"])
     X = np.random.default_rng(1).normal(size=(60, 2)).round(3) + 1.5
     lines = [f"{b:.3f},words,{a:.3f}" for a, b in X]
@@ -246,7 +246,8 @@ def test_predict_copies_columns_as_they_stand(ending: str, capsys: pytest.Captur
     assert [row[3:] for row in rows] == plain
     out, error = run(capsys, *arguments, "--keep", "gone", status=1)
     assert out == ""
-    assert "--keep: expected" in error
+    assert "--keep" in error
+    assert "gone" in error
 
 
 # -------- score
@@ -261,7 +262,7 @@ def figures(path: str) -> dict[str, float]:
 def test_figures_of_a_model_are_those_of_scikit_learn(
     n_classes: int, capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "BLOCK", 512)
+    monkeypatch.setattr(csv_file, "CHUNK", 16)
     random = np.random.default_rng(0)
     y = random.integers(n_classes, size=200)
     X = (random.normal(size=(200, 2)) + 1.5 * y[:, None]).round(3)

@@ -24,11 +24,12 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import ENDINGS, ending
 from flwr_flynn.app.data.held_out import HeldOut
+from flwr_flynn.app.data.npz import Arrays
 from flwr_flynn.app.data.opened import ArrayFile, opened
 from flwr_flynn.app.data.private_file import PrivateFile, private_file
 from flwr_flynn.app.data.share import LARGE, coded_labels, counted, encoded, labels_of
 from flwr_flynn.app.data.share import Share as Share
-from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.table_file import Reading, TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_COLUMN, BY_ID
@@ -235,7 +236,7 @@ def _openml(source: str) -> Dataset:
         raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
-    return checked(ArrayFile(source, X, bunch.target, names))
+    return checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
 
 
 @lru_cache(maxsize=2)

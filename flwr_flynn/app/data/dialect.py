@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Dialect:
     gap_texts: Sequence[str] = ()
     date_format: str = ""
 
-    @property
+    @cached_property
     def gaps(self) -> frozenset[str]:
         """Texts of missing values, in small letters and without blanks around them."""
         return GAP_TEXTS | {text.strip().lower() for text in self.gap_texts}

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import Dialect
-from flwr_flynn.app.data.values import Texts, is_gap_text
+from flwr_flynn.app.data.values import is_gap_text, plain_numbers
 from flwr_flynn.tables.texts import GAP_TEXTS
 
 _GAP = struct.pack("<d", np.nan)
@@ -49,7 +48,7 @@ class HeldOut:
 def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | None = None) -> list[bytes]:
     """Keys of rows: by their ids; without, or where an id is missing, by all of their cells, in the order of the names.
 
-    Columns are arrays, lists or `Texts`. A number is the same in whatever form it comes.
+    Columns are arrays or lists. A number is the same in whatever form it comes.
     """
     order = range(len(columns)) if names is None else sorted(range(len(columns)), key=names.__getitem__)
     if ids is None:
@@ -66,7 +65,7 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
 
 def _floats(column: Any) -> npt.NDArray[np.float64] | None:
     """The numbers of a column, with one NaN and no -0.0; None where it has other values."""
-    numbers = column.numbers(Dialect()) if isinstance(column, Texts) else column
+    numbers = plain_numbers(column, GAP_TEXTS) if isinstance(column, list) else column
     if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "biufmM":
         return None
     if numbers.dtype.kind in "mM":

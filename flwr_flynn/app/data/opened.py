@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._text import clean
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
-from flwr_flynn.app.data.dialect import ENDINGS, Dialect, check_shapes, detected, ending, unreadable
+from flwr_flynn.app.data.dialect import ENDINGS, Dialect, detected, ending, unreadable
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import array_keys, npz_names, read_npz
+from flwr_flynn.app.data.npz import Arrays, npz_names, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
-from flwr_flynn.app.data.table_file import Batch, ColumnReport, TableFile, Wanted, unlabelled
+from flwr_flynn.app.data.table_file import Block, Reading, TableFile, Wanted
+from flwr_flynn.app.data.values import Raw
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, as_name
@@ -27,55 +27,37 @@ Array = npt.NDArray[Any]
 class ArrayFile(TableFile):
     """Arrays in memory, from an NPZ file or elsewhere."""
 
-    def __init__(
-        self,
-        name: str,
-        X: Array,
-        y: Array | None,
-        names: Sequence[str] | None = None,
-        groups: Array | None = None,
-        left_out: tuple[str, ...] = (),
-        announced: bool = False,
-        test: npt.NDArray[np.bool_] | None = None,
-    ) -> None:
-        check_shapes(name, X, np.zeros(len(X)) if y is None and X.ndim else y)  # type: ignore[arg-type]
-        self.name, self.left_out, self.announced = name, left_out, announced
-        self._X, self._y, self._groups, self._test = X, y, groups, test
-        self.n_rows, n_columns = X.shape
-        self.n_unlabelled = 0 if y is None else int(unlabelled(y).sum())
-        self.names = tuple(map(as_name, names or ()))
-        self.is_named = bool(names)
-        self._columns = [X[:, index] for index in range(n_columns)]
-        if X.dtype.kind in "biuf":
-            self.reports = [ColumnReport("number", X.dtype) for _ in range(n_columns)]
-        elif X.dtype.kind in "OUMm":
-            try:
-                table = Table.of(X)
-            except DataError:
-                raise DataError(name, "numbers, texts or dates", f"an array of type {X.dtype}") from None
-            self._columns = list(table.columns)
-            self.reports = [ColumnReport(kind, np.dtype(np.float64)) for kind in table.kinds]
-        else:
-            raise DataError(name, "numbers, texts or dates", f"an array of type {X.dtype}")
-        for report, column in zip(self.reports, self._columns, strict=True):
-            if column.dtype.kind == "f":
-                report.gaps = int(np.isnan(column).sum())
-                report.infinite = int(np.isinf(column).sum())
+    def __init__(self, name: str, arrays: Arrays, reading: Reading) -> None:
+        super().__init__(name, reading)
+        layout = arrays.layout(name, reading.features, reading.ignore)
+        self._arrays, self.names, self.left_out = arrays, layout.names, layout.left_out
+        self.is_named = bool(layout.names)
+        self.columns = tuple(arrays.cells(slice(0))[1] or ())
+        self._values = [_raw(name, arrays.X[:, index]) for index in layout.order]
+        kinds = {"f": "number", "M": "date"}
+        self.look(["category" if isinstance(v, list) else kinds.get(v.dtype.kind, "number") for v in self._values])
 
-    def batches(self) -> Iterator[Batch]:
-        """The rows of the file, all at once."""
-        yield Batch(self._columns, self._y, self._groups, self._test)
-
-    def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
-        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
-        if self.needs_table or self.n_unlabelled:
-            return super().whole()
-        test = np.zeros(self.n_rows, np.bool_) if self._test is None else self._test
-        return self._X, np.zeros(0, object) if self._y is None else self._y, self._groups, test
+    def blocks(self, with_cells: bool = False) -> Iterator[Block]:
+        """The rows, all at once."""
+        cells = self._arrays.cells()[0] if with_cells else ()
+        yield Block(self._values, self._arrays.y, self._arrays.groups, cells)
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         return f"{clean(self.name, 200)}: {super().described()}"
+
+
+def _raw(name: str, values: Array) -> Raw:
+    """A column as numbers, dates or texts."""
+    if values.dtype.kind in "biuf":
+        return values
+    if values.dtype.kind not in "OUMm":
+        raise DataError(name, "numbers, texts or dates", f"an array of type {values.dtype}")
+    try:
+        column = Table.of(values[:, None]).columns[0]
+    except DataError:
+        raise DataError(name, "numbers, texts or dates", f"an array of type {values.dtype}") from None
+    return column.tolist() if column.dtype.kind == "O" else column
 
 
 def opened(
@@ -112,15 +94,10 @@ def opened(
     if label == "":
         label = "y" if ending(path) == ".npz" else "label"
     wanted: Wanted = schema if schema is not None and schema.is_named and not features else tuple(features)
-    gaps = {} if schema is None else {column.name: column.gap_texts for column in schema.columns}
+    reading = Reading(label, group, wanted, dialect or Dialect(), schema, held_out, ignore)
     if ending(path) == ".npz":
-        arrays = read_npz(path, label, group, wanted, ignore=ignore)
-        test = None if held_out is None else held_out.mask(array_keys(arrays))
-        columns = arrays.names, arrays.groups, arrays.left_out, bool(wanted), test
-        return ArrayFile(path.name, arrays.X, arrays.y, *columns)
-    if ending(path) == ".csv":
-        return CsvFile(path, label, group, wanted, ignore, dialect, schema, gaps, held_out)
-    return ParquetFile(path, label, group, wanted, ignore, dialect, gaps, held_out)
+        return ArrayFile(path.name, read_npz(path, label, group), reading)
+    return CsvFile(path, reading) if ending(path) == ".csv" else ParquetFile(path, reading)
 
 
 def existing(path: Path) -> Path:

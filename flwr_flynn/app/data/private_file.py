@@ -17,12 +17,11 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import check_shapes, ending, objects, unreadable
+from flwr_flynn.app.data.dialect import ending, objects, unreadable
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
-from flwr_flynn.app.data.npz import array_keys, read_npz
+from flwr_flynn.app.data.npz import read_npz
 from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parquet_columns
 from flwr_flynn.app.data.table_file import Layout, mapped
-from flwr_flynn.app.data.values import Texts
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.tables.table import Table
@@ -118,8 +117,8 @@ class _Csv(PrivateFile):
             width, label, key = len(self._header), self._layout.label or 0, self._layout.group
             rows = [fields for line in lines[part] if (fields := _fields(line))]
             whole = [fields if len(fields) == width else [""] * width for fields in rows]
-            texts = [Texts(list(column)) for column in zip(*whole, strict=True)] or [Texts([])] * width
-            columns = [objects(texts[index].values) for index in self._layout.order]
+            texts = [list(column) for column in zip(*whole, strict=True)] or [[]] * width
+            columns = [objects(texts[index]) for index in self._layout.order]
             y = objects([r[label].strip() if len(r) == width else None for r in rows])  # a broken row fits no class
             keys = row_keys(texts, None if key is None else texts[key], self._header) if self._held_out else []
             return Table(self._layout.names, columns), y, keys
@@ -185,11 +184,9 @@ class _Parquet(PrivateFile):
 
 class _Npz(PrivateFile):
     def _open(self) -> None:
-        arrays = read_npz(self._path, self._label, self._key, all_names=True, ignore=self._ignore)
-        assert arrays.y is not None
-        check_shapes(self._path.name, arrays.X, arrays.y)
-        self._arrays, self.names = arrays, arrays.names
-        self.n_rows, self.width = arrays.X.shape
+        self._arrays = arrays = read_npz(self._path, self._label, self._key)
+        self._layout = layout = arrays.layout(self._path.name, (), self._ignore)
+        self.names, self.n_rows, self.width = layout.names or None, len(arrays.X), len(layout.order)
 
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
         arrays = self._arrays
@@ -198,9 +195,11 @@ class _Npz(PrivateFile):
             def read(part: slice) -> Rows:
                 rows = slice(first + part.start, first + part.stop)
                 X, y = arrays.X[rows], objects(arrays.y[rows])  # type: ignore[index]
-                columns = [X[:, index] for index in range(self.width)]
-                keys = array_keys(arrays, rows) if self._held_out else []
-                return (X if arrays.names is None else Table(arrays.names, columns)), y, keys
+                columns, names = arrays.cells(rows)
+                ids = None if arrays.groups is None else arrays.groups[rows]
+                keys = row_keys(columns, ids, names) if self._held_out else []
+                table = Table(self.names or (), [columns[index] for index in self._layout.order] if names else ())
+                return (table if names else X), y, keys
 
             return read
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import objects
+from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
+from flwr_flynn.app.data.values import FileColumn, Raw, distinct, months_come_first
 from flwr_flynn.errors import DataError, with_names, with_rows
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, by_name, is_gap, level_of
+from flwr_flynn.tables.table import Table, as_name, is_gap, level_of, places
+from flwr_flynn.tables.texts import BESIDE
 
 Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
@@ -54,27 +57,18 @@ class Layout:
         if again := [column for column, n in Counter(named).items() if n > 1]:
             error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
             raise with_names(error, again)
-        label_at, group_at = (by_name(named, [as_name(each)])[0] if each else None for each in (label, group))
-        for column, at in ((label, label_at), (group, group_at)):
-            if column and at is None:
-                raise with_names(DataError(name, f"a column {column!r}", f"{len(named)} others"), named, most=20)
-        unused = {label_at, group_at, *ignored(named, ignore, name)}
+        label_at, group_at = (
+            places(name, named, [each], f"a column {each!r}")[0] if each else None for each in (label, group)
+        )
+        # A column to ignore that is not there may be misspelt, and would be used under its own name.
+        unused = {label_at, group_at, *places(name, named, ignore, "the columns to ignore")}
         rest = [column for index, column in enumerate(named) if index not in unused]
         if not rest:
             raise DataError(name, "at least one feature", "none")
         order, names, left_out = ordered(rest, features or rest, name)
         label_at, group_at = (None if at is None else columns.index(named[at]) for at in (label_at, group_at))
-        places = {column: index for index, column in enumerate(columns)}
-        return cls(label_at, group_at, [places[rest[index]] for index in order], names, left_out)
-
-
-def ignored(columns: Sequence[str], names: Sequence[str], source: str) -> list[int | None]:
-    """Indices of the columns to ignore; one that is not there may be misspelt, and would be used under its own name."""
-    indices = by_name(columns, [*map(as_name, names)])
-    if None in indices:
-        error = DataError(source, "the columns to ignore", f"{indices.count(None)} of {len(names)} missing")
-        raise with_names(error, columns, most=20)
-    return indices
+        at = {column: index for index, column in enumerate(columns)}
+        return cls(label_at, group_at, [at[rest[index]] for index in order], names, left_out)
 
 
 def ordered(columns: Sequence[str], wanted: Wanted, source: str) -> tuple[list[int], tuple[str, ...], tuple[str, ...]]:
@@ -86,10 +80,7 @@ def ordered(columns: Sequence[str], wanted: Wanted, source: str) -> tuple[list[i
         names = tuple(map(as_name, wanted))
         if n_same := len(names) - len({*names}):
             raise DataError(source, "features of different names", f"{n_same} of the run's again")
-        indices = by_name(columns, names)
-        if missing := [name[:60] for name, index in zip(names, indices, strict=True) if index is None]:
-            got = f"{len(missing)} that are not among {len(columns)} columns: {listed(missing)}"
-            raise with_names(DataError(source, f"each of the run's {len(names)} features", got), columns, most=20)
+        indices = places(source, columns, names, f"each of the run's {len(names)} features", announced=True)
     there = {index: name for index, name in zip(indices, names, strict=True) if index is not None}
     others = tuple(column for index, column in enumerate(columns) if index not in there)
     return [*there], tuple(there.values()), others
@@ -148,40 +139,118 @@ def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
 _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "none" and "-" may be classes
 
 
-@dataclass
-class ColumnReport:
-    """Kind, type and faults of a feature, from the first pass."""
+@dataclass(frozen=True)
+class Reading:
+    """What is asked of a file, see `opened.opened`; `features` are those of the run, by name or with their kinds."""
 
-    kind: str  # of `tables.table.KINDS`; "" for values that are neither numbers, texts nor dates
-    dtype: np.dtype[Any]  # of its numbers without gaps
-    gaps: int = 0
-    infinite: int = 0
-    texts: int = 0  # values that are not of the kind, and gaps of it
-    unfit: int = 0  # all of them, where no value is of the kind that a schema wants
+    label: str | None = ""
+    group: str = ""
+    features: Wanted = ()
+    dialect: Dialect = field(default_factory=Dialect)
+    schema: Schema | None = None
+    held_out: HeldOut | None = None
+    ignore: Sequence[str] = ()
+
+    def layout(self, name: str, columns: Sequence[str]) -> Layout:
+        """The layout of a file's columns."""
+        return Layout.of(name, columns, self.label, self.group, self.features, self.ignore)
+
+    def columns(self, names: Sequence[str], kinds: Sequence[str | None]) -> list[FileColumn]:
+        """The features of a file, with what is known of them beforehand."""
+        wanted: dict[str, Column] = {}
+        if self.schema is not None:
+            wanted = dict(zip(self.schema.names if self.schema.is_named else names, self.schema.columns, strict=False))
+        gaps = {name: (*self.dialect.gap_texts, *column.gap_texts) for name, column in wanted.items()}
+        dialects = [replace(self.dialect, gap_texts=gaps.get(name, self.dialect.gap_texts)) for name in names]
+        return [FileColumn(*each) for each in zip(dialects, map(wanted.get, names), kinds, strict=True)]
+
+
+class Block(NamedTuple):
+    """Some rows as a file has them."""
+
+    columns: Sequence[Raw]  # of the features
+    labels: Array | None
+    groups: Any = None
+    cells: Sequence[Any] = ()  # of all columns, where they are asked for
+    n_broken: int = 0  # rows with more or fewer fields than the header
 
 
 class TableFile(ABC):
-    """A file with its features, `reports` on them, and its rows; subclasses are kinds of files."""
+    """A file with its features, `reports` on them, and its rows; subclasses are kinds of files.
+
+    A first pass (`look`) finds kinds and faults of the columns.
+    """
 
     name: str
     names: Features
+    columns: Features = ()  # all of them, as they stand; () without names
     left_out: Features = ()
     is_named: bool = True
-    announced: bool = False  # True: the run announced the features
     n_rows: int
     n_broken: int = 0
     n_unlabelled: int = 0
-    reports: list[ColumnReport]
+    reports: list[FileColumn]
     label_map: Mapping[str, str] = MappingProxyType({})
-    _held_out: HeldOut | None = None
 
-    def _mask(self, row: Sequence[Any], ids: Any, names: Sequence[str]) -> npt.NDArray[np.bool_] | None:
-        """Mask of the rows that are held out, by all columns of the file, or the ids where the site names these."""
-        return None if self._held_out is None else self._held_out.mask(row_keys(row, ids, names))
+    def __init__(self, name: str, reading: Reading) -> None:
+        self.name, self.reading = name, reading
+        self.announced = bool(reading.features)  # by the run
 
     @abstractmethod
+    def blocks(self, with_cells: bool = False) -> Iterator[Block]:
+        """The rows as they stand, some at a time."""
+
+    def look(self, kinds: Sequence[str | None]) -> list[str]:
+        """Look at all rows, and return the texts of the first, if there are any."""
+        self._beside: list[int] = []  # columns of numbers whose texts make a column of their own
+        self.reports = self.reading.columns(self.names or [*map(str, range(len(kinds)))], kinds)
+        self.n_rows = self.n_broken = self.n_unlabelled = 0
+        first: list[str] = []
+        for block in self.blocks():
+            self.n_broken += block.n_broken
+            self.n_rows += (n := len(block.columns[0]) if block.columns else 0)
+            if not first and n:
+                first = [values[0] for values in block.columns if isinstance(values, list)]
+            for report, values in zip(self.reports, block.columns, strict=True):
+                report.add(values)
+            self.n_unlabelled += 0 if block.labels is None else int(unlabelled(block.labels).sum())
+        month_first = months_come_first(self.reports)
+        for report in self.reports:
+            report.month_first = month_first
+        self._split()
+        return first
+
+    def _split(self) -> None:
+        """Make columns of the texts in columns of numbers, unless a schema does not have them."""
+        schema = self.reading.schema
+        for index, (name, report) in enumerate(zip(self.names, [*self.reports], strict=False)):
+            beside = f"{name}{BESIDE}"
+            is_wanted = beside not in self.names and (schema is None or beside in schema.names)
+            if report.texts and report.kind == "number" and is_wanted:
+                report.has_beside = True
+                self._beside.append(index)
+                self.reports.append(FileColumn(report.dialect, typed="category"))
+        self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
+
     def batches(self) -> Iterator[Batch]:
         """The rows of the file, some at a time."""
+        rule = self.reading.held_out
+        for block in self.blocks(rule is not None):
+            values = [report.values(raw) for report, raw in zip(self.reports, block.columns, strict=False)]
+            values += [self.reports[index].beside(block.columns[index]) for index in self._beside]
+            test = None if rule is None else rule.mask(row_keys(block.cells, block.groups, self.columns or None))
+            groups = texts_of(block.groups) if isinstance(block.groups, list) else block.groups
+            yield Batch(values, block.labels, groups, test)
+
+    def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
+        """The values of some columns, row by row, as they stand."""
+        for block in self.blocks(with_cells=True):
+            chosen = [block.cells[index] for index in indices]
+            yield from zip(*(each.tolist() if isinstance(each, np.ndarray) else each for each in chosen), strict=True)
+
+    def indices(self, names: Sequence[str], expected: str) -> list[int]:
+        """Indices of columns by name; a `DataError` for one that is not there."""
+        return places(self.name, [*map(as_name, self.columns)], names, expected, announced=True)
 
     def labelled(self) -> Iterator[Batch]:
         """The rows that have a label, where labels are read."""
@@ -275,3 +344,9 @@ class TableFile(ABC):
 
 def _shown(name: str) -> str:
     return name[:60] if name.isprintable() else repr(name)[:60]
+
+
+def texts_of(values: list[str]) -> Array:
+    """Texts of a file without the blanks around them."""
+    different, codes = distinct(values)
+    return objects([text.strip() for text in different])[codes]

@@ -1,8 +1,9 @@
-"""Texts of a file's columns as numbers, dates and levels.
+"""Columns of files as numbers, dates and levels.
 
-The kind of a column follows from all its values that are no gaps: dates if all are dates of one form, numbers if most
-are numbers (see `tables.texts`; true and false are 1 and 0), texts otherwise. Neither the order of the rows nor how
-many are read at a time has an effect.
+The kind of a column of texts follows from all its values that are no gaps: dates if all are dates of one form, numbers
+if most are numbers (see `tables.texts`; true and false are 1 and 0), texts otherwise. Neither the order of the rows nor
+how many are read at a time has an effect. A file with types has the kinds of these; its texts are read as others are,
+but for codes, such as 01, which stay texts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.table import as_level
+from flwr_flynn.tables.table import as_level, missing
 from flwr_flynn.tables.texts import Numerals
 
 Array = npt.NDArray[Any]
@@ -34,52 +35,36 @@ _MOMENT = re.compile(
 )
 
 
-class Texts:
-    """Texts of one column, some rows."""
+Raw = Array | list[Any]
+"""Values of a column as a file has them: an array of numbers or dates, or texts, with None for a missing one."""
 
-    def __init__(self, values: list[str]) -> None:
-        self.values = values
 
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def tolist(self) -> list[str]:
-        """The texts as Python's."""
-        return self.values
-
-    def first(self) -> str:
-        """The text of the first row."""
-        return self.tolist()[0]
-
-    def distinct(self) -> tuple[list[str], npt.NDArray[np.int64]]:
-        """The different texts, and the index of each row's among them."""
-        index: dict[str, int] = {}
-        codes = np.fromiter((index.setdefault(text, len(index)) for text in self.values), np.int64, len(self.values))
-        return list(index), codes
-
-    def numbers(self, dialect: Dialect) -> Array | None:
-        """Float64, NaN for gaps, where that is quick to tell; None says nothing."""
-        if dialect.decimal == "," or dialect.gap_texts or any("_" in text for text in self.values):
+def plain_numbers(texts: Sequence[Any], gaps: frozenset[str] = frozenset()) -> Array | None:
+    """Float64 of texts that all are numbers with a decimal point, NaN for `gaps`; None says nothing."""
+    try:
+        if "_" in "".join(texts):  # which Python allows between digits
             return None
-        try:
-            numbers = np.array(self.values, object).astype(np.float64)
-        except ValueError:
-            return None
-        return None if np.isnan(numbers).any() else numbers
-
-    def integers(self) -> Array | None:
-        """Int64, where all are integers within 64 bits; else None."""
-        try:
-            return np.array([whole(text) for text in self.tolist()], np.int64)
-        except (ValueError, OverflowError):
-            return None
+        n_gaps = 0 if gaps.isdisjoint(texts) else sum(text in gaps for text in texts)
+        filled = ["nan" if text in gaps else text for text in texts] if n_gaps else texts
+        numbers = np.array(filled, object).astype(np.float64)
+    except (TypeError, ValueError):
+        return None
+    return numbers if int(np.isnan(numbers).sum()) == n_gaps else None  # another NaN is looked at by itself
 
 
-def whole(text: str) -> int:
-    """The integer that a text spells; a `ValueError` or an `OverflowError` without one."""
-    if "_" in text:  # which Python allows between digits
-        raise ValueError
-    return int(text)
+def int64_of(texts: Sequence[str]) -> Array | None:
+    """Int64 of texts that all are integers within 64 bits; else None."""
+    try:
+        return None if "_" in "".join(texts) else np.array([*map(int, texts)], np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def distinct(values: Raw) -> tuple[list[Any], npt.NDArray[np.int64]]:
+    """The different values, and the index of each one's among them."""
+    index: dict[Any, int] = {}
+    codes = np.fromiter((index.setdefault(value, len(index)) for value in values), np.int64, len(values))
+    return list(index), codes
 
 
 def date_of(text: str, form: str) -> datetime | None:
@@ -115,128 +100,145 @@ def date_of(text: str, form: str) -> datetime | None:
 
 
 @dataclass
-class ColumnFacts:
-    """Facts about a column from a pass over a file; `wanted` is its column in a schema."""
+class FileColumn:
+    """A column of a file: facts from a first pass, the kind and type that follow from them, and its values.
+
+    Parameters
+    ----------
+    dialect : Dialect
+    wanted : Column, optional
+        Its column in a schema, which decides how texts are read.
+    typed : str, optional
+        Its kind by the types of the file, "" for one that is not read; None in a file of texts alone.
+    """
 
     dialect: Dialect
     wanted: Column | None = None
+    typed: str | None = None
+    month_first: bool = False  # where day and month may be either
+    has_beside: bool = False  # a column beside it has its texts
     n: int = 0
-    gaps: int = 0
-    infinite: int = 0
-    types: set[str] = field(default_factory=set)
+    n_empty: int = 0
+    n_infinite: int = 0
+    types: set[Any] = field(default_factory=set)
     fits: Counter[str] = field(default_factory=Counter)  # texts that are dates of each form
     numerals: Numerals = field(default_factory=Numerals)
 
     @property
     def forms(self) -> list[str]:
         """Forms of dates that all values have."""
-        n_values = self.n - self.gaps
+        n_values = self.n - self.n_empty
         return [form for form in DATE_FORMATS if n_values and self.fits[form] == n_values]
 
     @property
-    def kind(self) -> str:
-        """The kind that a schema wants, or that the values have."""
-        if self.wanted is not None:
-            return self.wanted.kind
-        return "date" if self.forms else "number" if self.numerals.are_numbers else "category"
+    def date_format(self) -> str:
+        """The form of its dates, "" for no dates."""
+        forms = self.forms if self.kind == "date" else [""]
+        # A schema may say that it is of dates: values that are none are counted.
+        forms = forms or sorted(self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each))) or [""]
+        months = [month for month, day in _DAY_FIRST.items() if day == forms[0] and month in forms]
+        return months[0] if months and self.month_first else forms[0]
 
     @property
-    def n_texts(self) -> int:
+    def kind(self) -> str:
+        """Its kind, "" for values that are neither numbers, texts nor dates."""
+        if self.typed not in (None, "category"):
+            return self.typed or ""
+        if self.wanted is not None:
+            return self.wanted.kind
+        are_numbers = self.numerals.are_numbers and not (self.typed and self.numerals.are_codes)
+        return "date" if self.forms else "number" if are_numbers else "category"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its numbers, for texts the narrowest; float64 where there are gaps, or several."""
+        if self.kind != "number" or self.gaps or len(self.types) > 1:
+            return np.dtype(np.float64)
+        return np.dtype(next(iter(self.types), np.bool_))
+
+    @property
+    def gaps(self) -> int:
+        """Values that are missing, or not of the kind."""
+        return self.n_empty + self.texts
+
+    @property
+    def infinite(self) -> int:
+        """Infinite numbers."""
+        return self.n_infinite if self.kind == "number" else 0
+
+    @property
+    def texts(self) -> int:
         """Values of a column of numbers or dates that are none of these, and count as gaps."""
-        if self.kind == "date":
-            return self.n - self.gaps - max(self.fits.values(), default=0)
+        if self.kind == "date" and self.typed != "date":
+            return self.n - self.n_empty - max(self.fits.values(), default=0)
         return self.numerals.n_others if self.kind == "number" else 0
 
     @property
-    def n_unfit(self) -> int:
+    def unfit(self) -> int:
         """All values, where none is of the kind that a schema wants."""
-        return self.n_texts if self.n_texts == self.n - self.gaps else 0
+        return self.texts if self.texts == self.n - self.n_empty and not self.has_beside else 0
 
-    def add(self, texts: Texts) -> None:
+    def add(self, values: Raw) -> None:
         """Look at more rows."""
-        self.n += len(texts)
-        if self.wanted is not None and self.wanted.kind == "category":
-            return
-        numbers = texts.numbers(self.dialect)
-        if numbers is None:
-            self._add_distinct(texts)
-            return
-        is_gap = np.isnan(numbers)
-        n_gaps = int(is_gap.sum())
-        self.gaps += n_gaps
-        self.infinite += int(np.isinf(numbers).sum())
-        self.numerals.add_numbers(numbers[~is_gap], len(numbers) - n_gaps)
-        if n_gaps < len(numbers) and "f" not in self.types:
-            self.types.add("i" if not n_gaps and texts.integers() is not None else "f")
+        self.n += len(values)
+        if isinstance(values, np.ndarray):
+            self.n_empty += int(missing(values).sum())
+            self.n_infinite += int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
+            self.types.add(values.dtype)
+        elif self.wanted is None or self.kind != "category":
+            numbers = self._plain(values)
+            if numbers is None:
+                self._add_distinct(values)
+                return
+            some = numbers[~np.isnan(numbers)]
+            self.n_empty += len(numbers) - len(some)
+            self.n_infinite += int(np.isinf(some).sum())
+            self.numerals.add_numbers(some, len(some))
+            if len(some) and np.float64 not in self.types:
+                self.types.add(np.float64 if len(some) < len(numbers) or int64_of(values) is None else np.int64)
 
-    def _add_distinct(self, texts: Texts) -> None:
-        different, codes = texts.distinct()
-        gaps, before = self.dialect.gaps, self.n - len(texts) - self.gaps
+    def _add_distinct(self, texts: list[Any]) -> None:
+        different, codes = distinct(texts)
+        before = self.n - len(texts) - self.n_empty
         known = [self.dialect.date_format] if self.dialect.date_format else DATE_FORMATS
         forms = [form for form in known if self.wanted is not None or self.fits[form] == before]
         for text, n_rows in zip(different, np.bincount(codes, minlength=len(different)).tolist(), strict=True):
-            if is_gap_text(text, gaps):
-                self.gaps += n_rows
+            if is_gap_text(text, self.dialect.gaps):
+                self.n_empty += n_rows
             elif kind := self.numerals.add(text.strip(), n_rows, self.dialect.decimal):
-                self.types.add(kind)
-                self.infinite += n_rows if math.isinf(self.numerals.value(text, self.dialect.decimal) or 0) else 0
+                self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
+                self.n_infinite += n_rows if math.isinf(self.numerals.value(text, self.dialect.decimal) or 0) else 0
             else:
                 for form in forms:
                     if date_of(text, form) is not None:
                         self.fits[form] += n_rows
 
-    def decided(self, month_first: bool = False) -> TypedColumn:
-        """Reading of the column; between day and month first, where both fit, `month_first` decides."""
-        kind, forms = self.kind, self.forms
-        if kind == "date" and not forms:  # the schema says so: values that are none are counted elsewhere
-            forms = sorted(self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each)))
-        form = forms[0] if forms else ""
-        if month_first:
-            form = next((month for month, day in _DAY_FIRST.items() if day == form and month in forms), form)
-        dtype = {"b": np.bool_, "i": np.int64}.get("".join(self.types), np.float64) if self.types else np.bool_
-        if self.gaps or self.n_texts or kind != "number":
-            dtype = np.float64
-        return TypedColumn(kind, np.dtype(dtype), self.dialect, form, self.numerals)
+    def _plain(self, texts: Sequence[Any]) -> Array | None:
+        if self.dialect.decimal == ",":
+            if any("." in text for text in texts if text):
+                return None
+            texts = [text and text.replace(",", ".") for text in texts]
+        return plain_numbers(texts, self.dialect.gaps)
 
-
-def is_gap_text(text: str, gaps: frozenset[str]) -> bool:
-    """True for a text that stands for a missing value."""
-    return len(text) <= 256 and text.strip().lower() in gaps
-
-
-def months_come_first(columns: Sequence[ColumnFacts]) -> bool:
-    """True if some column has dates with the month first, and none with the day first alone."""
-    pairs = [(month in each.forms, day in each.forms) for each in columns for month, day in _DAY_FIRST.items()]
-    return (True, False) in pairs and (False, True) not in pairs
-
-
-@dataclass(frozen=True)
-class TypedColumn:
-    """Kind of a column, and how its texts become values."""
-
-    kind: str
-    dtype: np.dtype[Any]  # the narrowest of its numbers
-    dialect: Dialect
-    date_format: str = ""
-    numerals: Numerals = field(default_factory=Numerals)
-
-    def values(self, texts: Texts) -> Array:
+    def values(self, raw: Raw) -> Array:
         """The values of some rows: numbers of `dtype`, texts or None, or datetime64[us]."""
-        if self.kind == "category":
-            return self._each(texts, self._level, object)
-        if self.kind == "date":
-            return self._each(texts, self._moment, "datetime64[us]")
-        if self.dtype == np.int64 and (integers := texts.integers()) is not None:
-            return integers
-        numbers = texts.numbers(self.dialect) if self.dtype == np.float64 else None
-        return self._each(texts, self._number, self.dtype) if numbers is None else numbers
+        if isinstance(raw, np.ndarray):
+            return raw
+        kind, dtype = self.kind, self.dtype
+        if kind == "category":
+            return self._each(raw, self._level, object)
+        if kind == "date":
+            form = self.date_format
+            return self._each(raw, lambda text: self._moment(text, form), "datetime64[us]")
+        numbers = int64_of(raw) if dtype == np.int64 else self._plain(raw) if dtype == np.float64 else None
+        return self._each(raw, self._number, dtype) if numbers is None else numbers
 
-    def beside(self, texts: Texts) -> Array:
+    def beside(self, raw: Raw) -> Array:
         """The texts of some rows that are neither numbers nor gaps, None for others."""
-        return self._each(texts, lambda text: self._level(text) if math.isnan(self._number(text)) else None, object)
+        return self._each(raw, lambda text: self._level(text) if math.isnan(self._number(text)) else None, object)
 
-    def _each(self, texts: Texts, value_of: Callable[[str], Any], dtype: Any) -> Array:
-        different, codes = texts.distinct()
+    def _each(self, raw: Raw, value_of: Callable[[Any], Any], dtype: Any) -> Array:
+        different, codes = distinct(raw)
         values = np.empty(len(different), dtype)
         for index, text in enumerate(different):
             values[index] = value_of(text)
@@ -247,10 +249,20 @@ class TypedColumn:
         value = None if is_gap else self.numerals.value(text.strip(), self.dialect.decimal)
         return math.nan if value is None else value
 
-    def _moment(self, text: str) -> np.datetime64:
-        is_gap = not self.date_format or is_gap_text(text, self.dialect.gaps)
-        moment = None if is_gap else date_of(text, self.date_format)
+    def _moment(self, text: str, form: str) -> np.datetime64:
+        moment = None if not form or is_gap_text(text, self.dialect.gaps) else date_of(text, form)
         return np.datetime64("NaT" if moment is None else moment, "us")
 
     def _level(self, text: str) -> str | None:
         return None if is_gap_text(text, self.dialect.gaps) else as_level(text)
+
+
+def is_gap_text(text: str | None, gaps: Set[str]) -> bool:
+    """True for a text that stands for a missing value, and for None."""
+    return text is None or (len(text) <= 256 and text.strip().lower() in gaps)
+
+
+def months_come_first(columns: Sequence[FileColumn]) -> bool:
+    """True if some column has dates with the month first, and none with the day first alone."""
+    pairs = [(month in each.forms, day in each.forms) for each in columns for month, day in _DAY_FIRST.items()]
+    return (True, False) in pairs and (False, True) not in pairs

@@ -282,7 +282,7 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
 ) -> None:
     write(tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]})
     node = NodeConfig(data_path=str(tmp_path / f"mine.{ending}"))
-    told = {"field": f"mine.{ending}", "got": "2 that are not among 2 columns: weight, height"}
+    told = {"field": f"mine.{ending}", "got": "2 of 3 missing: weight, height"}
     if read is private_share:  # tells no names
         told = {"field": "columns", "expected": "the features of the run", "got": "not all"}
     with raises(DataError, **told):

@@ -10,7 +10,6 @@ import pytest
 
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
-from flwr_flynn.app.data.values import Texts
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.samples import Samples
@@ -135,7 +134,7 @@ def test_keys_follow_from_what_values_are_and_not_from_the_type_of_their_array()
     expected = row_keys([np.array([1, 2, 3]), np.array([0.5, 1.5, 2.5])])
     for column in (
         *(np.array([1.0, 2, 3]), np.array(["1", "2", "3"]), [1, 2, 3], np.array([1, 2, 3], np.uint8)),
-        *(np.array([1, 2, 3 + 0j]), Texts(["1", " 2", "3.0"]), ["1", 2, 3.0], [np.float16(1), 2, 3]),
+        *(np.array([1, 2, 3 + 0j]), ["1", " 2", "3.0"], ["1", 2, 3.0], [np.float16(1), 2, 3]),
     ):
         assert row_keys([column, [0.5, 1.5, 2.5]]) == expected
     assert row_keys([], [3, "b"]) == row_keys([], [3.0, "b"]) == row_keys([], ["3", "b"])

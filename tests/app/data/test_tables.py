@@ -18,26 +18,16 @@ from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
 from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
 from flwr_flynn.app.data.share import counted
-from flwr_flynn.app.data.values import Texts, date_of
+from flwr_flynn.app.data.values import date_of, int64_of, plain_numbers
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
-from flwr_flynn.tables.texts import number_of
+from flwr_flynn.tables.texts import GAP_TEXTS, number_of
 from tests.app.data.private import private_share
 from tests.raising import raises
-
-
-@pytest.fixture(params=["pyarrow", "standard library"])
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to parse a CSV file."""
-    if request.param == "pyarrow":
-        pytest.importorskip("pyarrow")
-    else:
-        monkeypatch.setitem(__import__("sys").modules, "pyarrow.csv", None)
-    return str(request.param)
 
 
 def written(folder: Path, text: str | bytes, name: str = "mine.csv") -> Path:
@@ -62,7 +52,7 @@ EXCEL = "Größe;Datum;Stadt;label\r\n1,75;31.01.2024;Köln;ja\r\n;01.02.2024 08
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_an_export_of_excel_is_read_with_nothing_set(
-    encoding: str, reader: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    encoding: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = NodeConfig(data_path=str(written(tmp_path, EXCEL.encode(encoding))), test_fraction=0.0)
     with caplog.at_level(logging.INFO):
@@ -83,7 +73,7 @@ def test_an_export_of_excel_is_read_with_nothing_set(
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_separators_are_detected(separator: str, reader: str, tmp_path: Path) -> None:
+def test_separators_are_detected(separator: str, tmp_path: Path) -> None:
     path = written(tmp_path, "a,b,label\n1,2.5,x y\n3,4.5,z\n".replace(",", separator))
     assert detected(path) == Dialect(separator, ".", "utf-8")
     assert load_dataset(str(path)).X.tolist() == [[1, 2.5], [3, 4.5]]
@@ -110,7 +100,7 @@ def test_hard_dialects(text: str, separator: str, decimal: str, tmp_path: Path) 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 @pytest.mark.parametrize("read", [own_share, private_share])
 def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
-    read: Any, ending: str, reader: str, tmp_path: Path
+    read: Any, ending: str, tmp_path: Path
 ) -> None:
     """Names as spreadsheets and other systems write them are those of a schema, and of another site."""
     path, own = tmp_path / f"mine.{ending}", [" age\n(years) ", "Gro\u0308\u00dfe", "label"]
@@ -136,7 +126,7 @@ def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
         assert {*(columns_of(path) or ())} >= set(schema.names)
 
 
-def test_settings_of_the_node_win(reader: str, tmp_path: Path) -> None:
+def test_settings_of_the_node_win(tmp_path: Path) -> None:
     path = written(tmp_path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
     given = {"separator": "pipe", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
     node = NodeConfig.parse({"data-path": str(path), "test-fraction": 0.0, "date-format": "mm/dd/yyyy"} | given)
@@ -164,9 +154,7 @@ def test_private_parties_have_no_dialects(tmp_path: Path) -> None:
             NodeConfig.parse(private | {key: value})
 
 
-def test_an_encoding_that_shows_behind_the_head_is_found(
-    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoding_that_shows_behind_the_head_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_flynn.app.data.dialect._HEAD", 64)
     path = written(tmp_path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
@@ -206,7 +194,7 @@ def test_an_encoding_that_shows_behind_the_head_is_found(
         (["\uff11", "2"], "number", [1, 2]),
     ],
 )
-def test_the_kind_of_a_column(values: list[str], kind: str, expected: list[Any], reader: str, tmp_path: Path) -> None:
+def test_the_kind_of_a_column(values: list[str], kind: str, expected: list[Any], tmp_path: Path) -> None:
     path = written(tmp_path, "a,b,label\n" + "".join(f'"{value}",u{index},x\n' for index, value in enumerate(values)))
     table = table_of(path)
     assert table.kinds[0] == kind
@@ -217,7 +205,7 @@ def test_the_kind_of_a_column(values: list[str], kind: str, expected: list[Any],
         np.testing.assert_array_equal(column, np.array(expected, column.dtype))
 
 
-def test_another_column_tells_that_the_month_is_first(reader: str, tmp_path: Path) -> None:
+def test_another_column_tells_that_the_month_is_first(tmp_path: Path) -> None:
     path = written(tmp_path, "a,b,label\n02/03/2024,12/31/2024,x\n")
     assert [column.astype(str).tolist()[0][:10] for column in table_of(path).columns] == ["2024-02-03", "2024-12-31"]
 
@@ -225,10 +213,9 @@ def test_another_column_tells_that_the_month_is_first(reader: str, tmp_path: Pat
 @pytest.mark.parametrize("last", ["word", "", "2024-01-01", "3.5", str(2**63), "True"])
 @pytest.mark.parametrize("first", ["1", "2024-05-06", "True", "0.5", "text"])
 def test_the_first_rows_do_not_decide_about_the_kind(
-    first: str, last: str, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_file, "CHUNK", 8)
-    monkeypatch.setattr(csv_file, "BLOCK", 256)
     rows = [f"{first},{i},x\n" for i in range(200)]
     forth = opened(written(tmp_path, "a,b,label\n" + "".join([*rows, f"{last},0,x\n"])))
     back = opened(written(tmp_path, "a,b,label\n" + "".join([f"{last},0,x\n", *rows]), "back.csv"))
@@ -249,35 +236,35 @@ CELLS = st.sampled_from([*NUMBERS, *OTHERS])
 
 
 @given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=12), decimal=st.sampled_from([".", ","]))
-def test_both_readers_see_the_same_file(rows: list[tuple[str, str]], decimal: str, tmp_path_factory: Any) -> None:
-    pytest.importorskip("pyarrow")
+def test_values_are_the_same_however_many_rows_are_read_at_a_time(
+    rows: list[tuple[str, str]], decimal: str, tmp_path_factory: Any
+) -> None:
     path = tmp_path_factory.mktemp("both") / "mine.csv"
     cells = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in rows]
     path.write_text("a;b;label\n" + "".join(f"{a};{b};x\n" for a, b in cells), newline="")
     given_dialect = Dialect(";", decimal, "utf-8", ("-999",))
     try:
-        fast = opened(path, dialect=given_dialect)
+        whole = opened(path, dialect=given_dialect)
     except DataError as error:  # a first row of words above numbers is taken for a header
         assert error.expected == "one header"
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "pyarrow.csv", None)
-        slow = opened(path, dialect=given_dialect)
-        other = next(iter(slow.tables()))[0]
-    assert fast.reports == slow.reports
-    one = next(iter(fast.tables()))[0]
-    for a, b in zip(one.columns, other.columns, strict=True):
-        np.testing.assert_array_equal(a, b)
+        patch.setattr(csv_file, "CHUNK", 1)
+        parts = opened(path, dialect=given_dialect)
+        others = [table for table, *_ in parts.tables()]
+    assert [(each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in whole.reports] == [
+        (each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in parts.reports
+    ]
+    for index, column in enumerate(next(iter(whole.tables()))[0].columns):
+        np.testing.assert_array_equal(column, np.concatenate([table.columns[index] for table in others]))
 
 
-@given(st.text(max_size=12), st.sampled_from([".", ","]))
-def test_arrow_takes_for_a_number_what_python_does(text: str, decimal: str) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    numbers = csv_file.ArrowTexts(arrow.array([text])).numbers(Dialect(",", decimal))
-    if numbers is not None:
-        value = number_of(text, decimal)[0]
-        assert (value is None) == bool(np.isnan(numbers[0]))
-        assert value is None or value == numbers[0]
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
+def test_what_is_read_at_once_are_the_numbers_of_each_text(texts: list[str]) -> None:
+    numbers = plain_numbers(texts, GAP_TEXTS)
+    for text, value in zip(texts, [] if numbers is None else numbers.tolist(), strict=numbers is not None):
+        alone = number_of(text)[0]
+        assert value == alone if alone is not None else (value != value and text in GAP_TEXTS)
 
 
 @given(st.datetimes(), st.sampled_from(DATE_FORMATS))
@@ -289,12 +276,12 @@ def test_dates_are_read_as_they_were_written(moment: Any, form: str) -> None:
     assert date_of(f"{text} {moment:%H:%M:%S.%f}", form) == moment
 
 
-def test_integers_beyond_float64_stay_exact(reader: str, tmp_path: Path) -> None:
+def test_integers_beyond_float64_stay_exact(tmp_path: Path) -> None:
     big = 2**60 + 1
     X = load_dataset(str(written(tmp_path, f"a,label\n{big},x\n+5,y\n"))).X
     assert X.dtype == np.int64
     assert X.tolist() == [[big], [5]]
-    assert Texts(["1", "x"]).integers() is None
+    assert int64_of(["1", "x"]) is None
 
 
 # -------- with a schema
@@ -304,7 +291,7 @@ SCHEMA = Schema([Column("zip", "category", ["01", "1A"]), Column("age", "number"
 SCHEMA_TEXT = "age,zip,day,label\n50,01,2024-01-05,x\n,1A,,y\n70,1,2024-03-05,x\n"
 
 
-def test_a_schema_keeps_texts_that_look_like_numbers(reader: str, tmp_path: Path) -> None:
+def test_a_schema_keeps_texts_that_look_like_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, SCHEMA_TEXT.replace("1A", "02"))
     assert own_share(NodeConfig(data_path=str(path))).X.kinds == ("number", "number", "date")
     table = own_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema=SCHEMA).X
@@ -321,7 +308,7 @@ def test_a_schema_keeps_texts_that_look_like_numbers(reader: str, tmp_path: Path
     ],
 )
 def test_values_of_another_kind_than_the_schema_s_are_counted(
-    bad: tuple[str, str], expected: str, got: str, reader: str, tmp_path: Path
+    bad: tuple[str, str], expected: str, got: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, SCHEMA_TEXT.replace(*bad).replace("\n70", "\n"))
     with raises(DataError, field="mine.csv", expected=expected, got=got):
@@ -329,10 +316,9 @@ def test_values_of_another_kind_than_the_schema_s_are_counted(
 
 
 def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
-    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_file, "CHUNK", 16)
-    monkeypatch.setattr(csv_file, "BLOCK", 512)
     rng = np.random.default_rng(0)
     rows = [
         f"{rng.integers(100) or ''},{rng.choice(['01', '1A', ''])},2024-01-{i % 28 + 1:02},c{i % 3}\n"
@@ -370,7 +356,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         encoded_share(node, SCHEMA)
 
 
-def test_the_summary_of_a_file_is_that_of_its_table(reader: str, tmp_path: Path) -> None:
+def test_the_summary_of_a_file_is_that_of_its_table(tmp_path: Path) -> None:
     path = written(tmp_path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 3)
     for least in (1, 4):
         assert counted(opened(path)).told(least) == TableSummary.of(table_of(path), least)
@@ -452,9 +438,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "expected"), HOSTILE.values(), ids=HOSTILE)
-def test_hostile_files_are_refused_with_a_clear_reason(
-    content: bytes, expected: str, reader: str, tmp_path: Path
-) -> None:
+def test_hostile_files_are_refused_with_a_clear_reason(content: bytes, expected: str, tmp_path: Path) -> None:
     path = written(tmp_path, content)
     with raises(DataError, field="mine.csv", expected=expected) as caught:
         own_share(NodeConfig(data_path=str(path)), ("\x1b[31m",) if b"\x1b" in content else ())
@@ -462,13 +446,13 @@ def test_hostile_files_are_refused_with_a_clear_reason(
     assert len(str(caught.value)) < 500
 
 
-def test_a_quote_that_stays_open_for_long_is_refused(reader: str, tmp_path: Path) -> None:
+def test_a_quote_that_stays_open_for_long_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, b'a,b,label\n1,"x,y\n' + b"2,3,y\n" * 10**6)
     with raises(DataError, field="mine.csv"):
         own_share(NodeConfig(data_path=str(path)))
 
 
-def test_strange_files_that_are_tables_are_read(reader: str, tmp_path: Path) -> None:
+def test_strange_files_that_are_tables_are_read(tmp_path: Path) -> None:
     long = "x" * 100_000
     table = table_of(written(tmp_path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
     assert table.columns[0].tolist() == [long, "y"]
