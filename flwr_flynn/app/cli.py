@@ -16,9 +16,10 @@ from pathlib import Path
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_verbs
-from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
+from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.tables.texts import DATE_FORMATS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

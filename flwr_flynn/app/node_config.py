@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.data.dialect import DATE_FORMATS, ENCODINGS, SEPARATOR_NAMES, Dialect
+from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.settings_parser import Settings, as_setting, entries, in_json, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.release_policy import COMPOSITIONS
+from flwr_flynn.tables.texts import DATE_FORMATS
 
 _OF_OPEN_FILES = ("separator", "decimal", "encoding", "gap_texts", "date_format")
 _of_policy = partial(setting, needs=("max_epsilon",))

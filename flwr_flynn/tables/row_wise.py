@@ -6,9 +6,8 @@ A value that is no value of its column, or beyond the range, is a fault of its r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,9 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
-from flwr_flynn.tables.texts import GAP_TEXTS, number_of
+from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
 
-_TIME = r"(?:[T ](?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d))?)?"
-_ISO = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)" + _TIME, re.ASCII)
-_GERMAN = re.compile(r"(?P<day>\d\d?)\.(?P<month>\d\d?)\.(?P<year>\d{4})" + _TIME, re.ASCII)
+_UNMISTAKABLE = DATE_FORMATS[:3]
 
 
 def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -92,11 +89,7 @@ def _number(value: Any) -> float:
 
 def _date(value: Any) -> Any:
     if isinstance(value, str):
-        for form in (_ISO, _GERMAN):
-            if found := form.fullmatch(value):
-                parts: dict[str, Any] = {name: int(part) for name, part in found.groupdict().items() if part}
-                return np.datetime64(datetime(**parts), "us")
-        raise ValueError
+        return np.datetime64(next(filter(None, (date_of(value, form) for form in _UNMISTAKABLE))), "us")
     if not isinstance(value, date | np.datetime64):
         raise TypeError
     return moment_of(value)

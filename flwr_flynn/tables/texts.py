@@ -1,4 +1,4 @@
-"""Texts as values: the one parser of numbers, for files, frames, parties and the console.
+"""Texts as values: the one parser of numbers and dates, for files, frames, parties and the console.
 
 A column is of numbers if most of its values are. A unit behind them is taken off where all values with one have the
 same. What else stands in such a column, `<5` or `n.d.`, is a gap of the number and a level of a column beside it.
@@ -11,12 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 """Texts of missing values, in lower case."""
 
 TRUTHS = {"false": 0.0, "true": 1.0}
 """Texts of booleans, in lower case."""
+
+DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/yyyy", "dd-mm-yyyy", "mm-dd-yyyy")
+"""Forms of dates, each with or without a time behind it. In front is what a column means where several forms fit."""
 
 BESIDE = " text"
 """End of the name of the column that has the texts of a column of numbers."""
@@ -30,6 +34,14 @@ _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
+
+
+_LONGEST_DATE = 60  # characters
+_MOMENT = re.compile(
+    r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})"
+    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?: ?([AaPp])[Mm])?(?: ?(Z|[+-]\d{2}:?\d{2}))?)?",
+    re.ASCII,
+)
 
 
 def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
@@ -81,6 +93,38 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     if found is None or value is None or (found[2].isalpha() and len(found[2]) == 1 and " " not in text.strip()):
         return None, ""  # such as 12A
     return value, found[2].lower()
+
+
+def date_of(text: str, form: str) -> datetime | None:
+    """The moment, in UTC, that a text of this form names; None for none.
+
+    >>> date_of("31.01.2024 08:30", "dd.mm.yyyy")
+    datetime.datetime(2024, 1, 31, 8, 30)
+    """
+    found = _MOMENT.fullmatch(text.strip()) if len(text) <= _LONGEST_DATE else None
+    if found is None or found[2] != form[4 if form[0] == "y" else 2]:
+        return None
+    first, middle, last = found[1], found[3], found[4]
+    if form[0] == "y":
+        year, month, day = first, middle, last
+    else:
+        day, month, year = (first, middle, last) if form[0] == "d" else (middle, first, last)
+    if len(year) != 4 or len(day) > 2 or len(month) > 2:
+        return None
+    hour, minute, second = (int(part or 0) for part in (found[5], found[6], found[7]))
+    if found[9]:
+        hour = hour % 12 + 12 * (found[9] in "Pp") if 1 <= hour <= 12 else 99
+    try:
+        moment = datetime(
+            int(year), int(month), int(day), hour, minute, second, int((found[8] or "0")[:6].ljust(6, "0"))
+        )
+        zone = found[10] or "Z"
+        if zone != "Z":
+            ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
+            moment += ahead if zone[0] == "-" else -ahead
+    except (ValueError, OverflowError):
+        return None
+    return moment
 
 
 @dataclass

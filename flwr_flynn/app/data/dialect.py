@@ -30,8 +30,6 @@ SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
 """Separators by their names in settings."""
 
 ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
-DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/yyyy", "dd-mm-yyyy", "mm-dd-yyyy")
-"""Forms of dates, each with or without a time behind it. In front is what a column means where several forms fit."""
 
 _HEAD = 2**22  # bytes
 _ROWS = 200

@@ -183,33 +183,20 @@ def _kind_of(kind: Any) -> str:
 
 def _values(column: Any) -> Raw:
     """The values of an Arrow array: numbers, durations in days, dates, or texts with None for a missing one."""
-    types, kind = import_module("pyarrow").types, column.type
-    if _kind_of(kind) == "category":
-        return [None if value is None else str(value) for value in arrow_values(column)]
-    if is_date(kind):
-        found = moments(column)
-        if np.isnat(found).sum() > column.null_count:
-            raise OverflowError
-        return found
-    if types.is_decimal(kind):
-        is_whole = kind.scale == 0 and kind.precision <= 15 and not column.null_count  # float64 holds these
-        values = [np.nan if value is None else float(value) for value in column.to_pylist()]
-        return np.array(values, np.int64 if is_whole else np.float64)
-    if types.is_null(kind):
-        return np.full(len(column), np.nan)
-    column = column.cast("int8") if types.is_boolean(kind) and column.null_count else column
-    return (
-        Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
-        if types.is_duration(kind)
-        else (column.to_numpy(zero_copy_only=False))
-    )
+    kind = _kind_of(column.type)
+    if import_module("pyarrow").types.is_duration(column.type):
+        return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
+    values = arrow_column(column)
+    if kind == "date" and np.isnat(values).sum() > column.null_count:
+        raise OverflowError
+    if isinstance(values, np.ndarray):
+        return values
+    if kind == "category":
+        return [None if value is None else str(value) for value in values]
+    return np.array([np.nan if value is None else float(value) for value in values])
 
 
 def _labels(column: Any, n: int) -> Array:
     """Labels as they stand, None for those that are missing or cannot be decoded."""
-    if column is None or not is_read(column.type):
-        return objects([None] * n)
-    if is_numeric(column.type) and not column.null_count:
-        labels: Array = column.to_numpy(zero_copy_only=False)
-        return labels
-    return objects(arrow_values(column))
+    values = arrow_column(column) if column is not None and is_read(column.type) else [None] * n
+    return values if isinstance(values, np.ndarray) else objects(values)

@@ -24,10 +24,11 @@ from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parqu
 from flwr_flynn.app.data.table_file import Layout, mapped
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.table import Table
 
 Array = npt.NDArray[Any]
-Rows = tuple[Any, Array, list[bytes]]  # values, labels, and keys for the held-out rule
+Rows = tuple[Sequence[Any], Any, Any]  # all columns, labels, and ids for the held-out rule
 
 _LONGEST_LINE = 2**20  # bytes of a row of a CSV file
 _BLOCK = 2**22  # bytes of lines at a time
@@ -67,23 +68,26 @@ class PrivateFile(RowReader):
         """The training rows, or those that are held out, at most so many at a time."""
         if held_out and self._held_out is None:
             return
-        for n, read in self._rows(n_rows):
-            yield Block(n, self._one_side(read, held_out))
+        for n, rows in self._rows(n_rows):
+            yield Block(n, self._one_side(rows, held_out))
 
-    def _one_side(self, read: Callable[[slice], Rows], held_out: bool) -> Callable[[slice], tuple[Any, Any]]:
-        def chosen(part: slice) -> tuple[Any, Any]:
-            X, y, keys = read(part)
-            y = mapped(y, self._label_map)
+    def _one_side(self, rows: Callable[[slice], Rows], held_out: bool) -> Callable[[slice], tuple[Any, Any]]:
+        def read(part: slice) -> tuple[Any, Any]:
+            cells, labels, ids = rows(part)
+            columns = [objects(cells[index]) for index in self._layout.order]
+            X: Any = Table(self.names, columns) if self.names else np.stack([*cells[: self.width]], axis=1)
+            y = mapped(objects(labels), self._label_map)
             if self._held_out is None:
                 return X, y
-            rows = np.flatnonzero(self._held_out.mask(keys) == held_out)
-            return X[rows], y[rows]
+            chosen = np.flatnonzero(self._held_out.mask(row_keys(cells, ids, self._columns)) == held_out)
+            return X[chosen], y[chosen]
 
-        return chosen
+        return read
 
     def _find(self, columns: Sequence[str]) -> None:
         """Find features, labels and ids among columns by name."""
         self._layout = Layout.of(self._path.name, columns, self._label, self._key, (), self._ignore)
+        self._columns: Sequence[str] | None = columns
         self.names, self.width = self._layout.names, len(self._layout.order)
 
 
@@ -94,10 +98,10 @@ class _Csv(PrivateFile):
             if b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 raise DataError(self._path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
-            self._header = next(filter(None, map(_fields, _lines(stream))), [])
+            header = next(filter(None, map(_fields, _lines(stream))), [])
             if any(b'"' in line and _is_open(line) for line in _lines(stream)):
                 raise DataError(self._path.name, "a record in each line, without line breaks in quotes", "open quotes")
-        self._find(self._header)
+        self._find(header)
 
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
         with self._path.open("rb") as stream:
@@ -113,17 +117,15 @@ class _Csv(PrivateFile):
                 yield len(some), self._reader(some)
 
     def _reader(self, lines: list[bytes]) -> Callable[[slice], Rows]:
-        def read(part: slice) -> Rows:
-            width, label, key = len(self._header), self._layout.label or 0, self._layout.group
-            rows = [fields for line in lines[part] if (fields := _fields(line))]
-            whole = [fields if len(fields) == width else [""] * width for fields in rows]
-            texts = [list(column) for column in zip(*whole, strict=True)] or [[]] * width
-            columns = [objects(texts[index]) for index in self._layout.order]
-            y = objects([r[label].strip() if len(r) == width else None for r in rows])  # a broken row fits no class
-            keys = row_keys(texts, None if key is None else texts[key], self._header) if self._held_out else []
-            return Table(self._layout.names, columns), y, keys
+        def rows(part: slice) -> Rows:
+            width, label, key = len(self._columns or ()), self._layout.label or 0, self._layout.group
+            fields = [some for line in lines[part] if (some := _fields(line))]
+            # Without fields a row has no values, and no label.
+            whole = [some if len(some) == width else [None] * width for some in fields]
+            cells = [*map(list, zip(*whole, strict=True))] or [[] for _ in range(width)]
+            return cells, [y and y.strip() for y in cells[label]], None if key is None else cells[key]
 
-        return read
+        return rows
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
@@ -155,10 +157,8 @@ def _is_open(line: bytes) -> bool:
 class _Parquet(PrivateFile):
     def _open(self) -> None:
         with opened_parquet(self._path) as file:
-            schema, self.n_rows = file.schema_arrow, file.metadata.num_rows
-            self._columns = parquet_columns(schema)
-            self._find(self._columns)
-            self._kinds = {name: schema.field(name).type for name in self._columns}
+            self.n_rows = file.metadata.num_rows
+            self._find(parquet_columns(file.schema_arrow))
             n_found = sum(batch.num_rows for batch in file.iter_batches(use_pandas_metadata=False))
         if n_found != self.n_rows:
             raise DataError(self._path.name, "as many rows as the file says", "more or fewer")
@@ -169,39 +169,30 @@ class _Parquet(PrivateFile):
                 yield batch.num_rows, self._reader(batch)
 
     def _reader(self, batch: Any) -> Callable[[slice], Rows]:
-        def read(part: slice) -> Rows:
-            some = batch.slice(part.start, part.stop - part.start)
-            layout = self._layout
-            found = {index: arrow_column(some.column(name)) for index, name in enumerate(self._columns)}
-            ids = None if layout.group is None else found[layout.group]
-            keys = row_keys([*found.values()], ids, self._columns) if self._held_out else []
-            columns = [values if isinstance(values, np.ndarray) else objects(values) for values in found.values()]
-            y = objects(columns[layout.label or 0])
-            return Table(layout.names, [columns[index] for index in layout.order]), y, keys
+        def rows(part: slice) -> Rows:
+            some, layout = batch.slice(part.start, part.stop - part.start), self._layout
+            cells = [arrow_column(some.column(name)) for name in self._columns or ()]
+            return cells, cells[layout.label or 0], None if layout.group is None else cells[layout.group]
 
-        return read
+        return rows
 
 
 class _Npz(PrivateFile):
     def _open(self) -> None:
         self._arrays = arrays = read_npz(self._path, self._label, self._key)
         self._layout = layout = arrays.layout(self._path.name, (), self._ignore)
+        self._columns = arrays.cells(slice(0))[1]
         self.names, self.n_rows, self.width = layout.names or None, len(arrays.X), len(layout.order)
 
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
-        arrays = self._arrays
+        arrays: Any = self._arrays
 
         def reader(first: int) -> Callable[[slice], Rows]:
-            def read(part: slice) -> Rows:
-                rows = slice(first + part.start, first + part.stop)
-                X, y = arrays.X[rows], objects(arrays.y[rows])  # type: ignore[index]
-                columns, names = arrays.cells(rows)
-                ids = None if arrays.groups is None else arrays.groups[rows]
-                keys = row_keys(columns, ids, names) if self._held_out else []
-                table = Table(self.names or (), [columns[index] for index in self._layout.order] if names else ())
-                return (table if names else X), y, keys
+            def rows(part: slice) -> Rows:
+                some = slice(first + part.start, first + part.stop)
+                return arrays.cells(some)[0], arrays.y[some], None if arrays.groups is None else arrays.groups[some]
 
-            return read
+            return rows
 
-        for first in range(0, self.n_rows, n_rows):
-            yield min(n_rows, self.n_rows - first), reader(first)
+        for some in batches(self.n_rows, n_rows):
+            yield some.stop - some.start, reader(some.start)

@@ -315,31 +315,14 @@ class TableFile(ABC):
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
         """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
-        labels, groups, tests = [np.zeros(0, object)], [np.zeros(0, object)], [np.zeros(0, np.bool_)]
-        has_groups = False
-        needs_table, first = self.needs_table, 0
-        dtypes = {report.dtype for report in self.reports} if self.n_rows else {np.dtype(np.float64)}
-        X = np.empty((0, 0)) if needs_table else np.empty((self.n_rows, len(self.reports)), np.result_type(*dtypes))
-        parts = [[np.zeros(0, _DTYPES[report.kind])] for report in self.reports]
-        for batch in self.labelled():
-            n = len(batch.columns[0])
-            for index, column in enumerate(batch.columns):
-                if needs_table:
-                    parts[index].append(column)
-                else:
-                    X[first : first + n, index] = column
-            first += n
-            labels += [] if batch.labels is None else [batch.labels]
-            tests.append(np.zeros(n, np.bool_) if batch.test is None else batch.test)
-            if batch.groups is not None:
-                has_groups = True
-                groups.append(batch.groups)
-        y = np.concatenate(labels[1:] or labels)
-        all_groups, test = np.concatenate(groups) if has_groups else None, np.concatenate(tests)
-        if not needs_table:
-            return X[:first], y, all_groups, test
-        columns = [np.concatenate(part) for part in parts]
-        return Batch(columns, y).table(self.all_names, self.is_named), y, all_groups, test
+        empty = [np.zeros(0, _DTYPES[report.kind]) for report in self.reports]
+        parts = [*self.labelled()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
+        columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
+        rest = zip(*((part.labels, part.groups, part.test) for part in parts), strict=True)
+        y, groups, test = (None if some[0] is None else np.concatenate(some) for some in rest)
+        X = Batch(columns, y).table(self.all_names, self.is_named) if self.needs_table else np.stack(columns, axis=1)
+        n = len(columns[0])
+        return X, np.zeros(0, object) if y is None else y, groups, np.zeros(n, np.bool_) if test is None else test
 
 
 def _shown(name: str) -> str:

@@ -9,31 +9,22 @@ but for codes, such as 01, which stay texts.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import DATE_FORMATS, Dialect
+from flwr_flynn.app.data.dialect import Dialect
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.table import as_level, missing
-from flwr_flynn.tables.texts import Numerals
+from flwr_flynn.tables.texts import DATE_FORMATS, Numerals, date_of
 
 Array = npt.NDArray[Any]
 
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
-_LONGEST_DATE = 60  # characters
-_MOMENT = re.compile(
-    r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})"
-    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?: ?([AaPp])[Mm])?(?: ?(Z|[+-]\d{2}:?\d{2}))?)?",
-    re.ASCII,
-)
-
 
 Raw = Array | list[Any]
 """Values of a column as a file has them: an array of numbers or dates, or texts, with None for a missing one."""
@@ -65,38 +56,6 @@ def distinct(values: Raw) -> tuple[list[Any], npt.NDArray[np.int64]]:
     index: dict[Any, int] = {}
     codes = np.fromiter((index.setdefault(value, len(index)) for value in values), np.int64, len(values))
     return list(index), codes
-
-
-def date_of(text: str, form: str) -> datetime | None:
-    """The moment, in UTC, that a text of this form names; None for none.
-
-    >>> date_of("31.01.2024 08:30", "dd.mm.yyyy")
-    datetime.datetime(2024, 1, 31, 8, 30)
-    """
-    found = _MOMENT.fullmatch(text.strip()) if len(text) <= _LONGEST_DATE else None
-    if found is None or found[2] != form[4 if form[0] == "y" else 2]:
-        return None
-    first, middle, last = found[1], found[3], found[4]
-    if form[0] == "y":
-        year, month, day = first, middle, last
-    else:
-        day, month, year = (first, middle, last) if form[0] == "d" else (middle, first, last)
-    if len(year) != 4 or len(day) > 2 or len(month) > 2:
-        return None
-    hour, minute, second = (int(part or 0) for part in (found[5], found[6], found[7]))
-    if found[9]:
-        hour = hour % 12 + 12 * (found[9] in "Pp") if 1 <= hour <= 12 else 99
-    try:
-        moment = datetime(
-            int(year), int(month), int(day), hour, minute, second, int((found[8] or "0")[:6].ljust(6, "0"))
-        )
-        zone = found[10] or "Z"
-        if zone != "Z":
-            ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
-            moment += ahead if zone[0] == "-" else -ahead
-    except (ValueError, OverflowError):
-        return None
-    return moment
 
 
 @dataclass
