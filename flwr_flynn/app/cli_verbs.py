@@ -30,9 +30,10 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
-from flwr_flynn.tables.table import as_name, by_name, missing
-from flwr_flynn.tables.texts import is_beside
+from flwr_flynn.tables.table import by_name
+from flwr_flynn.tables.texts import as_name, is_beside
 
 MOST_CLASSES = 1024
 

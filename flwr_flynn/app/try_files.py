@@ -41,7 +41,8 @@ from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.samples import PLAIN_INTEGER
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import as_name, by_name
+from flwr_flynn.tables.table import by_name
+from flwr_flynn.tables.texts import as_name
 
 _MOST_PARTS = 1000
 _MANY_LEVELS = 20

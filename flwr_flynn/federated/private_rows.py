@@ -28,8 +28,8 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, by_name, is_frame, names_of, series_values
-from flwr_flynn.tables.texts import TRUTHS
+from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, series_values
+from flwr_flynn.tables.texts import TRUTHS, as_name
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.table import KINDS, as_level, as_name, days_of, forms_of_level, parts_of
+from flwr_flynn.tables.table import KINDS, days_of, forms_of_level, parts_of
+from flwr_flynn.tables.texts import as_level, as_name
 
 Array = npt.NDArray[Any]
 
@@ -70,17 +71,11 @@ class Column:
         one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
         for name in ("gaps", "required"):
             boolean(f"column {self.name!r} {name}", getattr(self, name), SchemaError)
-        if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
-            raise SchemaError(f"column {self.name!r} levels", "a list of texts", type(self.levels).__name__)
-        levels = tuple(as_level(level) or "" if isinstance(level, str) else level for level in self.levels)
-        if len(levels) > MOST_LEVELS or (levels and self.kind != "category"):
-            expected = f"at most {MOST_LEVELS} levels, of a category alone"
+        levels = _checked_texts(f"column {self.name!r} levels", self.levels)
+        levels = tuple(as_level(level) or "" for level in levels)
+        if levels and (self.kind != "category" or len({*levels}) < len(levels) or not all(map(is_nameable, levels))):
+            expected = f"different texts of 1 to {LONGEST} characters, of a category alone"
             raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
-        if bad := [level for level in levels if not is_nameable(level)]:
-            expected = f"texts of 1 to {LONGEST} printable characters"
-            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(bad)} others")
-        if len(set(levels)) < len(levels):
-            raise SchemaError(f"column {self.name!r} levels", "different texts", "equal ones")
         object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "gap_texts", _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts))
         for end in ("low", "high"):

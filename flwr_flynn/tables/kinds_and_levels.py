@@ -17,20 +17,10 @@ import numpy as np
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS, Column, is_nameable
+from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
-from flwr_flynn.tables.table import (
-    KINDS,
-    Table,
-    as_level,
-    as_name,
-    form_of,
-    forms_of_level,
-    is_frame,
-    missing,
-    names_of,
-    needs_table,
-)
-from flwr_flynn.tables.texts import BESIDE, is_beside
+from flwr_flynn.tables.table import KINDS, Table, form_of, forms_of_level, is_frame, names_of, needs_table
+from flwr_flynn.tables.texts import BESIDE, as_level, as_name, is_beside
 
 MOST_ROWS = 2**53
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown
-from flwr_flynn.tables.table import Table, by_name, form_of, level_of, missing, numerals_of, split
+from flwr_flynn.tables.raw_column import RawColumn, missing
+from flwr_flynn.tables.table import Table, by_name, form_of, level_of
 from flwr_flynn.tables.texts import BESIDE, is_beside
 
 Array = npt.NDArray[Any]
@@ -69,19 +70,22 @@ class Schema:
     ignore: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", tuple(self.columns))
-        object.__setattr__(self, "classes", tuple(self.classes))
-        object.__setattr__(self, "ignore", tuple(self.ignore))
+        for name in ("columns", "classes", "ignore"):
+            values, most = getattr(self, name), 2**16 if name == "classes" else MOST_COLUMNS
+            is_list = isinstance(values, Sequence) and not isinstance(values, str)
+            if not is_list or len(values) > most or len(values) < (name == "columns"):
+                raise SchemaError(name, f"a list of at most {most}", len(values) if is_list else type(values).__name__)
+            object.__setattr__(self, name, tuple(values))
         if not all(isinstance(name, str) for name in self.ignore) or {*self.ignore} & {*self.names}:
             raise SchemaError("ignore", "names of other columns than the schema's", f"{len(self.ignore)} entries")
+        if {*map(type, self.classes)} not in ({str}, {int}, set()) or len({*self.classes}) < len(self.classes):
+            raise SchemaError("classes", "different texts or integers", f"{len(self.classes)} entries")
         boolean("is_named", self.is_named, SchemaError)
-        if not 1 <= len(self.columns) <= MOST_COLUMNS:
-            raise SchemaError("columns", f"1 to {MOST_COLUMNS} columns", len(self.columns))
         if n_same := len(self.columns) - len(set(self.names)):
             raise SchemaError("columns", "columns of different names", f"{n_same} named again")
         if not 1 <= self.width <= MOST_NUMBERS:
             raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
-        if self.label and (not is_nameable(self.label) or self.label in self.names):
+        if self.label != "" and (not is_nameable(self.label) or self.label in self.names):
             raise SchemaError("label", "the name of no other column", shown(self.label))
 
     @property
@@ -214,9 +218,8 @@ class Schema:
             raise SchemaError("images", "features that parties make of images before the run", "a schema of 0.8")
         _check_keys("schema", values, {"columns", "is_named", "label", "classes", "ignore"}, {"columns"})
         entries = values["columns"]
-        if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_COLUMNS:
-            got = len(entries) if isinstance(entries, list) else type(entries).__name__
-            raise SchemaError("columns", f"a list of 1 to {MOST_COLUMNS} columns", got)
+        if not isinstance(entries, list) or len(entries) > MOST_COLUMNS:
+            raise SchemaError("columns", f"a list of at most {MOST_COLUMNS}", type(entries).__name__)
         known = {field.name for field in fields(Column)}
         n_levels = 0
         for entry in entries:
@@ -224,17 +227,7 @@ class Schema:
             n_levels += len(entry["levels"]) if isinstance(entry.get("levels"), list) else 0
         if n_levels > MOST_NUMBERS:
             raise SchemaError("columns", f"at most {MOST_NUMBERS} levels in all", n_levels)
-        classes = values.get("classes", [])
-        kinds = {type(label) for label in classes} if isinstance(classes, list) else {dict}
-        if kinds not in (set(), {str}, {int}) or len(classes) > 2**16 or len(set(classes)) < len(classes):
-            raise SchemaError("classes", "a list of different texts or integers", type(classes).__name__)
-        label = values.get("label", "")
-        if not isinstance(label, str):
-            raise SchemaError("label", "a text", type(label).__name__)
-        ignore = values.get("ignore", [])
-        if not isinstance(ignore, list) or len(ignore) > MOST_COLUMNS:
-            raise SchemaError("ignore", f"a list of at most {MOST_COLUMNS} names", type(ignore).__name__)
-        return cls([Column(**entry) for entry in entries], values.get("is_named", True), label, classes, ignore)
+        return cls(**{**values, "columns": [Column(**entry) for entry in entries]})
 
     def without_labels(self) -> Schema:
         """The schema of the columns alone, as it is sent and kept."""
@@ -258,10 +251,12 @@ def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tupl
         return _gaps(column, len(values)), None
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
         return np.array([level_of(value) for value in values.tolist()], object), None
-    if column.kind == "number" and kind == "category":
-        numbers, words = split(values, numerals_of(values))
-        if has_beside or not np.isnan(numbers).all():
-            return numbers, words
+    if kind == "category":
+        raw, texts = RawColumn(wanted=column.kind), values.tolist()
+        raw.add(texts)
+        if has_beside or not raw.unfit:
+            numbers = raw.values(texts)
+            return (numbers, None) if column.kind == "date" else (numbers.astype(np.float64), raw.beside(texts))
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
 
 

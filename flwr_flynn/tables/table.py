@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.texts import BESIDE, TRUTHS, Numerals
+from flwr_flynn.tables.raw_column import RawColumn
+from flwr_flynn.tables.texts import BESIDE, TRUTHS, as_level, as_name
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +33,6 @@ _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _TRUTHS = {text: f"{value:g}" for text, value in TRUTHS.items()}
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +107,6 @@ class Table:
 def is_frame(X: Any) -> bool:
     """True for a data frame: an object with named columns that can be taken one by one."""
     return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))  # pandas, polars
-
-
-def as_name(name: Any) -> str:
-    """The name of a column: in Unicode's composed form, with one blank for each gap between words.
-
-    >>> as_name(" age\\n(years)")
-    'age (years)'
-    """
-    return " ".join(unicodedata.normalize("NFC", str(name)).split())
 
 
 def names_of(frame: Any) -> list[str] | None:
@@ -224,25 +215,6 @@ def series_values(series: Any) -> Array:
     return out
 
 
-def missing(values: Array) -> Array:
-    """Mask of the gaps of a column, (n,) of any kind."""
-    if values.dtype.kind == "O":
-        return np.array([value is None for value in values.tolist()], np.bool_)
-    return np.asarray(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
-
-
-def as_level(text: str) -> str | None:
-    """A text as a level: in the form of a name (see `as_name`); None for an empty one.
-
-    An integer is the same in all its forms: files and arrays turn 1 into 1.0 where another value is no integer.
-
-    >>> as_level(" m "), as_level(" "), as_level("1.0"), as_level("day\\ncare")
-    ('m', None, '1', 'day care')
-    """
-    level = as_name(text)
-    return (level[:-2] if _INTEGER.fullmatch(level) else level) or None
-
-
 def forms_of_level(level: str) -> tuple[str, ...]:
     """Forms that a level may have elsewhere: in other capitals, as a number, as a boolean or its number.
 
@@ -273,29 +245,12 @@ def _of_series(series: Any, name: str) -> Array:
 
 def _split(name: str, values: Array) -> dict[str, Array]:
     """A column of texts as numbers, with what is none in a column beside it; {} where most texts are none, or codes."""
-    numerals = numerals_of(values)
-    if not numerals.are_numbers or numerals.are_codes:
+    raw, texts = RawColumn("category"), values.tolist()
+    raw.add(texts)
+    if raw.kind != "number":
         return {}
-    numbers, words = split(values, numerals)
-    return {name: numbers} if numerals.n_others == 0 else {name: numbers, f"{name}{BESIDE}": words}
-
-
-def numerals_of(values: Array) -> Numerals:
-    """Facts about a column of texts."""
-    numerals = Numerals()
-    for text, n_rows in Counter(values.tolist()).items():
-        if text is not None:
-            numerals.add(text, n_rows)
-    return numerals
-
-
-def split(values: Array, numerals: Numerals) -> tuple[Array, Array]:
-    """The numbers of a column of texts, NaN for others, and the others, None for numbers."""
-    known = {text: None if text is None else numerals.value(text) for text in {*values.tolist()}}
-    numbers = np.array([known[text] for text in values.tolist()], np.float64)
-    words = values.copy()
-    words[~np.isnan(numbers)] = None
-    return numbers, words
+    beside = {f"{name}{BESIDE}": raw.beside(texts)} if raw.texts else {}
+    return {name: raw.values(texts).astype(np.float64), **beside}
 
 
 def _of_values(values: Array, name: str) -> Array:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 """Texts of missing values, in lower case."""
@@ -32,6 +34,7 @@ GROUPS = {mark: re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(
 _SPACED = re.compile("[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
 _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
 
@@ -42,6 +45,27 @@ _MOMENT = re.compile(
     r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?: ?([AaPp])[Mm])?(?: ?(Z|[+-]\d{2}:?\d{2}))?)?",
     re.ASCII,
 )
+
+
+def as_name(name: Any) -> str:
+    """The name of a column: in Unicode's composed form, with one blank for each gap between words.
+
+    >>> as_name(" age\\n(years)")
+    'age (years)'
+    """
+    return " ".join(unicodedata.normalize("NFC", str(name)).split())
+
+
+def as_level(text: str) -> str | None:
+    """A text as a level: in the form of a name (see `as_name`); None for an empty one.
+
+    An integer is the same in all its forms: files and arrays turn 1 into 1.0 where another value is no integer.
+
+    >>> as_level(" m "), as_level(" "), as_level("1.0"), as_level("day\\ncare")
+    ('m', None, '1', 'day care')
+    """
+    level = as_name(text)
+    return (level[:-2] if _INTEGER.fullmatch(level) else level) or None
 
 
 def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:

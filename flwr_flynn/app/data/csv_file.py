@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import Dialect, codec, detected, unreadable
 from flwr_flynn.app.data.table_file import Block, Reading, TableFile, texts_of
 from flwr_flynn.errors import DataError
@@ -93,14 +92,8 @@ class CsvFile(TableFile):
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
-        forms = ", ".join(sorted({report.date_format for report in self.reports if report.kind == "date"} - {""}))
-        mixed = [
-            f"; {name[:60]}: {report.numerals.described()}"
-            for name, report in zip(self.names, self.reports, strict=True)
-            if report.kind == "number" and (report.texts or report.numerals.unit)
-        ]
-        dates = f"; dates as {forms}" if forms else ""
-        return f"{clean(self.name, 200)}: {self.dialect}; {super().described()}{dates}{clean(''.join(mixed), 2000)}"
+        forms = ", ".join(sorted({report.form for report in self.reports if report.kind == "date"} - {""}))
+        return f"{super().described()}; {self.dialect}{f'; dates as {forms}' if forms else ''}"
 
 
 def _check_end(path: Path, last: str) -> None:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.dialect import ENDINGS, ending
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.npz import Arrays
-from flwr_flynn.app.data.opened import ArrayFile, opened
+from flwr_flynn.app.data.opened import ArrayFile, existing, opened
 from flwr_flynn.app.data.private_file import PrivateFile, private_file
 from flwr_flynn.app.data.share import LARGE, coded_labels, counted, encoded, labels_of
 from flwr_flynn.app.data.share import Share as Share
@@ -142,8 +142,6 @@ def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict
 _KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 log = logging.getLogger("flwr")  # Flower's own
 
-_ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -198,25 +196,14 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     if source.startswith("openml:"):
         return _openml(source)
     if ending(Path(source)) not in ENDINGS:
-        expected = f"digits, openml:ID or the path of a {_ENDINGS} file"
+        expected = f"digits, openml:ID or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    if (path := _existing(source)) is None:
-        raise ConfigError("dataset", f"a file {os.path.abspath(source)[:500]}", "no such file")
-    return checked(opened(path, label, group, features))
+    return checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), label, group, features))
 
 
 def full_text(error: BaseException) -> str:
     """An error's message with its notes, in one line: for this machine's own log."""
     return "; ".join([str(error), *getattr(error, "__notes__", ())])
-
-
-def _existing(source: str) -> Path | None:
-    """The file of this name, None without one; a bad name is no error."""
-    try:
-        path = Path(source).expanduser()
-        return path if path.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
-        return None
 
 
 def _openml(source: str) -> Dataset:
@@ -331,7 +318,14 @@ def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | 
     """The file of an open party, as `opened`; the log says what was found in it."""
     rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
     file = opened(
-        _own_file(node), node.label, node.held_out_key, features, node.dialect(), schema, rule, node.ignored()
+        existing(node.data_path, "node-config data-path"),
+        node.label,
+        node.held_out_key,
+        features,
+        node.dialect(),
+        schema,
+        rule,
+        node.ignored(),
     )
     file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
@@ -344,14 +338,11 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     Rows are held out only if results on them may leave the party.
     """
     rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    return private_file(_own_file(node), node.label, node.held_out_key, rule, node.ignored(), node.labels())
-
-
-def _own_file(node: NodeConfig) -> Path:
-    """The path of the party's file, which exists and has a known ending."""
-    path, name = _existing(node.data_path), repr(Path(node.data_path).name[:80])
-    if path is None:
-        raise ConfigError("node-config data-path", f"a file {name}", "no such file")
-    if ending(path) not in ENDINGS:
-        raise ConfigError("node-config data-path", f"a {_ENDINGS} file", name)
-    return path
+    return private_file(
+        existing(node.data_path, "node-config data-path"),
+        node.label,
+        node.held_out_key,
+        rule,
+        node.ignored(),
+        node.labels(),
+    )

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -63,14 +62,14 @@ class Dialect:
     gap_texts: Sequence[str] = ()
     date_format: str = ""
 
-    @cached_property
-    def gaps(self) -> frozenset[str]:
-        """Texts of missing values, in small letters and without blanks around them."""
-        return GAP_TEXTS | {text.strip().lower() for text in self.gap_texts}
-
     def __str__(self) -> str:
         mark = "decimal comma" if self.decimal == "," else "decimal point"
         return f"{self.encoding.upper()}, {SEPARATORS[self.separator]}, {mark}"
+
+
+def gap_texts(texts: Sequence[str]) -> frozenset[str]:
+    """Texts of missing values, the usual ones too, in small letters and without blanks around them."""
+    return GAP_TEXTS | {text.strip().lower() for text in texts}
 
 
 def detected(path: Path, given: Dialect | None = None) -> Dialect:

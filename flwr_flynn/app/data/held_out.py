@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.values import is_gap_text, plain_numbers
+from flwr_flynn.tables.raw_column import is_gap_text, plain_numbers
 from flwr_flynn.tables.texts import GAP_TEXTS
 
 _GAP = struct.pack("<d", np.nan)

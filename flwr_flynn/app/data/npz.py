@@ -17,7 +17,7 @@ from flwr_flynn.app.data.dialect import check_shapes
 from flwr_flynn.app.data.table_file import Layout, Wanted
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import as_name
+from flwr_flynn.tables.texts import as_name
 
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy.typing as npt
 
-from flwr_flynn._text import clean
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
 from flwr_flynn.app.data.dialect import ENDINGS, Dialect, detected, ending, unreadable
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.npz import Arrays, npz_names, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
 from flwr_flynn.app.data.table_file import Block, Reading, TableFile, Wanted
-from flwr_flynn.app.data.values import Raw
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name
+from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.texts import as_name
 
 Array = npt.NDArray[Any]
 
@@ -41,10 +41,6 @@ class ArrayFile(TableFile):
         """The rows, all at once."""
         cells = self._arrays.cells()[0] if with_cells else ()
         yield Block(self._values, self._arrays.y, self._arrays.groups, cells)
-
-    def described(self) -> str:
-        """The file in one line, for the log of this machine."""
-        return f"{clean(self.name, 200)}: {super().described()}"
 
 
 def _raw(name: str, values: Array) -> Raw:
@@ -100,12 +96,18 @@ def opened(
     return CsvFile(path, reading) if ending(path) == ".csv" else ParquetFile(path, reading)
 
 
-def existing(path: Path) -> Path:
-    """The path of a file that is there and has a known ending; a `ConfigError` else."""
-    if not path.is_file():
-        raise ConfigError(repr(path.name[:80]), "a file", "no such file")
+def existing(source: str | Path, field: str = "", place: str = "") -> Path:
+    """The path of a file that is there and has a known ending; a `ConfigError` about the `field` else."""
+    name = repr(Path(source).name[:80])
+    try:
+        path = Path(source).expanduser()
+        is_there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
+        is_there = False
+    if not is_there:
+        raise ConfigError(field or name, f"a file {place or name}", "no such file")
     if ending(path) not in ENDINGS:
-        raise ConfigError(repr(path.name[:80]), f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", "another ending")
+        raise ConfigError(field or name, f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", name)
     return path
 
 

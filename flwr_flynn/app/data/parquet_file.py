@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._text import clean
 from flwr_flynn.app.data.dialect import objects
 from flwr_flynn.app.data.table_file import Block, Reading, TableFile
-from flwr_flynn.app.data.values import Raw
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.table import Table
 
 
@@ -165,10 +164,6 @@ class ParquetFile(TableFile):
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(use_pandas_metadata=False):
                 yield from zip(*(arrow_values(batch.column(self.columns[index])) for index in indices), strict=True)
-
-    def described(self) -> str:
-        """The file in one line, for the log of this machine."""
-        return f"{clean(self.name, 200)}: Parquet; {super().described()}"
 
 
 def _kind_of(kind: Any) -> str:

@@ -17,15 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import Dialect, objects
+from flwr_flynn.app.data.dialect import Dialect, gap_texts, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
-from flwr_flynn.app.data.values import FileColumn, Raw, distinct, months_come_first
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.raw_column import Raw, RawColumn, distinct, months_come_first
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, as_name, is_gap, level_of, places
-from flwr_flynn.tables.texts import BESIDE
+from flwr_flynn.tables.table import Table, is_gap, level_of, places
+from flwr_flynn.tables.texts import BESIDE, as_name
 
 Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
@@ -155,14 +156,16 @@ class Reading:
         """The layout of a file's columns."""
         return Layout.of(name, columns, self.label, self.group, self.features, self.ignore)
 
-    def columns(self, names: Sequence[str], kinds: Sequence[str | None]) -> list[FileColumn]:
+    def columns(self, names: Sequence[str], kinds: Sequence[str | None]) -> list[RawColumn]:
         """The features of a file, with what is known of them beforehand."""
         wanted: dict[str, Column] = {}
         if self.schema is not None:
             wanted = dict(zip(self.schema.names if self.schema.is_named else names, self.schema.columns, strict=False))
-        gaps = {name: (*self.dialect.gap_texts, *column.gap_texts) for name, column in wanted.items()}
-        dialects = [replace(self.dialect, gap_texts=gaps.get(name, self.dialect.gap_texts)) for name in names]
-        return [FileColumn(*each) for each in zip(dialects, map(wanted.get, names), kinds, strict=True)]
+        dialect, columns = self.dialect, list[RawColumn]()
+        for column, kind in zip(map(wanted.get, names), kinds, strict=True):
+            gaps = gap_texts((*dialect.gap_texts, *(column.gap_texts if column else ())))
+            columns.append(RawColumn(kind, column.kind if column else None, dialect.decimal, dialect.date_format, gaps))
+        return columns
 
 
 class Block(NamedTuple):
@@ -189,7 +192,7 @@ class TableFile(ABC):
     n_rows: int
     n_broken: int = 0
     n_unlabelled: int = 0
-    reports: list[FileColumn]
+    reports: list[RawColumn]
     label_map: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, name: str, reading: Reading) -> None:
@@ -229,7 +232,7 @@ class TableFile(ABC):
             if report.texts and report.kind == "number" and is_wanted:
                 report.has_beside = True
                 self._beside.append(index)
-                self.reports.append(FileColumn(report.dialect, typed="category"))
+                self.reports.append(RawColumn("category"))
         self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
 
     def batches(self) -> Iterator[Batch]:
@@ -279,7 +282,13 @@ class TableFile(ABC):
         n_gaps = sum(report.gaps > 0 for report in self.reports)
         gaps = f"; gaps in {n_gaps}" if n_gaps else ""
         unused = f"; {self.n_unlabelled} rows without a label are left out" if self.n_unlabelled else ""
-        return f"{self.n_rows} rows; columns: {shown}{gaps}{unused}"
+        mixed = [
+            f"; {name[:60]}: {report.numerals.described()}"
+            for name, report in zip(self.all_names, self.reports, strict=True)
+            if report.kind == "number" and (report.texts or report.numerals.unit)
+        ]
+        told = f"{self.n_rows} rows; columns: {shown}{gaps}{unused}{''.join(mixed)}"
+        return f"{clean(self.name, 200)}: {clean(told, 2000)}"
 
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples; notes of the error have numbers of rows."""

@@ -18,11 +18,11 @@ from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
 from flwr_flynn.app.data.dialect import Dialect, detected
 from flwr_flynn.app.data.opened import batches, columns_of, opened
 from flwr_flynn.app.data.share import counted
-from flwr_flynn.app.data.values import int64_of, plain_numbers
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.raw_column import int64_of, plain_numbers
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of

@@ -1,9 +1,9 @@
-"""Columns of files as numbers, dates and levels.
+"""Columns of files and frames as numbers, dates and levels.
 
 The kind of a column of texts follows from all its values that are no gaps: dates if all are dates of one form, numbers
 if most are numbers (see `tables.texts`; true and false are 1 and 0), texts otherwise. Neither the order of the rows nor
-how many are read at a time has an effect. A file with types has the kinds of these; its texts are read as others are,
-but for codes, such as 01, which stay texts.
+how many are read at a time has an effect. A file with types, or a frame, has the kinds of these; its texts are read as
+others are, but for codes, such as 01, which stay texts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import Dialect
-from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.table import as_level, missing
-from flwr_flynn.tables.texts import DATE_FORMATS, Numerals, date_of
+from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, Numerals, as_level, date_of
 
 Array = npt.NDArray[Any]
 
@@ -58,22 +55,34 @@ def distinct(values: Raw) -> tuple[list[Any], npt.NDArray[np.int64]]:
     return list(index), codes
 
 
+def missing(values: Array) -> Array:
+    """Mask of the gaps of a column, (n,) of any kind."""
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], np.bool_)
+    return np.asarray(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
+
+
 @dataclass
-class FileColumn:
-    """A column of a file: facts from a first pass, the kind and type that follow from them, and its values.
+class RawColumn:
+    """A column as a file or a frame has it: facts from a first pass, the kind that follows from them, and its values.
 
     Parameters
     ----------
-    dialect : Dialect
-    wanted : Column, optional
-        Its column in a schema, which decides how texts are read.
     typed : str, optional
         Its kind by the types of the file, "" for one that is not read; None in a file of texts alone.
+    wanted : str, optional
+        Its kind in a schema, which decides how texts are read.
+    decimal, date_format : str
+        Mark of decimals; form of dates, "" is detected.
+    gap_texts : frozenset of str
+        Texts of missing values, in lower case.
     """
 
-    dialect: Dialect
-    wanted: Column | None = None
     typed: str | None = None
+    wanted: str | None = None
+    decimal: str = "."
+    date_format: str = ""
+    gap_texts: frozenset[str] = GAP_TEXTS
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
     n: int = 0
@@ -90,7 +99,7 @@ class FileColumn:
         return [form for form in DATE_FORMATS if n_values and self.fits[form] == n_values]
 
     @property
-    def date_format(self) -> str:
+    def form(self) -> str:
         """The form of its dates, "" for no dates."""
         forms = self.forms if self.kind == "date" else [""]
         # A schema may say that it is of dates: values that are none are counted.
@@ -104,7 +113,7 @@ class FileColumn:
         if self.typed not in (None, "category"):
             return self.typed or ""
         if self.wanted is not None:
-            return self.wanted.kind
+            return self.wanted
         are_numbers = self.numerals.are_numbers and not (self.typed and self.numerals.are_codes)
         return "date" if self.forms else "number" if are_numbers else "category"
 
@@ -159,25 +168,25 @@ class FileColumn:
     def _add_distinct(self, texts: list[Any]) -> None:
         different, codes = distinct(texts)
         before = self.n - len(texts) - self.n_empty
-        known = [self.dialect.date_format] if self.dialect.date_format else DATE_FORMATS
+        known = [self.date_format] if self.date_format else DATE_FORMATS
         forms = [form for form in known if self.wanted is not None or self.fits[form] == before]
         for text, n_rows in zip(different, np.bincount(codes, minlength=len(different)).tolist(), strict=True):
-            if is_gap_text(text, self.dialect.gaps):
+            if is_gap_text(text, self.gap_texts):
                 self.n_empty += n_rows
-            elif kind := self.numerals.add(text.strip(), n_rows, self.dialect.decimal):
+            elif kind := self.numerals.add(text.strip(), n_rows, self.decimal):
                 self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
-                self.n_infinite += n_rows if math.isinf(self.numerals.value(text, self.dialect.decimal) or 0) else 0
+                self.n_infinite += n_rows if math.isinf(self.numerals.value(text, self.decimal) or 0) else 0
             else:
                 for form in forms:
                     if date_of(text, form) is not None:
                         self.fits[form] += n_rows
 
     def _plain(self, texts: Sequence[Any]) -> Array | None:
-        if self.dialect.decimal == ",":
+        if self.decimal == ",":
             if any("." in text for text in texts if text):
                 return None
             texts = [text and text.replace(",", ".") for text in texts]
-        return plain_numbers(texts, self.dialect.gaps)
+        return plain_numbers(texts, self.gap_texts)
 
     def values(self, raw: Raw) -> Array:
         """The values of some rows: numbers of `dtype`, texts or None, or datetime64[us]."""
@@ -187,7 +196,7 @@ class FileColumn:
         if kind == "category":
             return self._each(raw, self._level, object)
         if kind == "date":
-            form = self.date_format
+            form = self.form
             return self._each(raw, lambda text: self._moment(text, form), "datetime64[us]")
         numbers = int64_of(raw) if dtype == np.int64 else self._plain(raw) if dtype == np.float64 else None
         return self._each(raw, self._number, dtype) if numbers is None else numbers
@@ -204,16 +213,16 @@ class FileColumn:
         return values[codes]
 
     def _number(self, text: str) -> float:
-        is_gap = is_gap_text(text, self.dialect.gaps)
-        value = None if is_gap else self.numerals.value(text.strip(), self.dialect.decimal)
+        is_gap = is_gap_text(text, self.gap_texts)
+        value = None if is_gap else self.numerals.value(text.strip(), self.decimal)
         return math.nan if value is None else value
 
     def _moment(self, text: str, form: str) -> np.datetime64:
-        moment = None if not form or is_gap_text(text, self.dialect.gaps) else date_of(text, form)
+        moment = None if not form or is_gap_text(text, self.gap_texts) else date_of(text, form)
         return np.datetime64("NaT" if moment is None else moment, "us")
 
     def _level(self, text: str) -> str | None:
-        return None if is_gap_text(text, self.dialect.gaps) else as_level(text)
+        return None if is_gap_text(text, self.gap_texts) else as_level(text)
 
 
 def is_gap_text(text: str | None, gaps: Set[str]) -> bool:
@@ -221,7 +230,7 @@ def is_gap_text(text: str | None, gaps: Set[str]) -> bool:
     return text is None or (len(text) <= 256 and text.strip().lower() in gaps)
 
 
-def months_come_first(columns: Sequence[FileColumn]) -> bool:
+def months_come_first(columns: Sequence[RawColumn]) -> bool:
     """True if some column has dates with the month first, and none with the day first alone."""
     pairs = [(month in each.forms, day in each.forms) for each in columns for month, day in _DAY_FIRST.items()]
     return (True, False) in pairs and (False, True) not in pairs
