@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -166,11 +166,8 @@ class TableSummary:
 
     def _by_form(self) -> dict[str, ColumnSummary]:
         """The columns, with names that differ in capitals as one, under that of most rows."""
-        alike: dict[str, list[str]] = {}
-        for name in sorted(self.columns, key=lambda name: (-self.columns[name].n_rows, name)):
-            alike.setdefault(form_of(name), []).append(name)
         columns: dict[str, ColumnSummary] = {}
-        for names in alike.values():
+        for names in _alike({name: each.n_rows for name, each in self.columns.items()}, form_of):
             total = ColumnSummary(0, {})
             for name in names:
                 total += self.columns[name]
@@ -287,10 +284,21 @@ def _column_of(name: str, summary: ColumnSummary) -> Column:
 
 def _of_one_form(levels: Mapping[str, int]) -> dict[str, int]:
     """The levels, of those that differ in form alone the most frequent with the rows of all."""
+    alike = _alike(levels, lambda level: forms_of_level(level)[-1])
+    return {names[0]: sum(levels[name] for name in names) for names in alike}
+
+
+def _alike(n_rows: Mapping[str, int], form: Callable[[str], str]) -> list[list[str]]:
+    """Names of the same form together, those of more rows first."""
     alike: dict[str, list[str]] = {}
-    for level in sorted(levels, key=lambda level: (-levels[level], level)):
-        alike.setdefault(forms_of_level(level)[-1], []).append(level)
-    return {names[0]: sum(levels[name] for name in names) for names in alike.values()}
+    for name in _by_rows(n_rows):
+        alike.setdefault(form(name), []).append(name)
+    return [*alike.values()]
+
+
+def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
+    """Names by their rows, the most first, and those of as many by themselves."""
+    return sorted(n_rows, key=lambda name: (-n_rows[name], name))
 
 
 def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:
@@ -301,8 +309,7 @@ def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:
 
 def _most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:
     """At most so many levels, the most frequent and of these the first by their texts, in the order of their texts."""
-    order = sorted(levels, key=lambda level: (-levels[level], level))[:most]
-    return {level: levels[level] for level in sorted(order)}
+    return {level: levels[level] for level in sorted(_by_rows(levels)[:most])}
 
 
 def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

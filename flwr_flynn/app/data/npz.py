@@ -64,11 +64,6 @@ def read_npz(path: Path, label: str | None, group: str = "") -> Arrays:
     return Arrays(X, y, groups, None if names is None else tuple(map(as_name, names.tolist())))
 
 
-def npz_names(path: Path) -> Features | None:
-    """The names of the columns in a file, None where it has none."""
-    return read_npz(path, None).names
-
-
 @contextmanager
 def _opened_npz(path: Path, wanted: Sequence[str]) -> Iterator[tuple[bool, Callable[[str], Array]]]:
     """True if an .npz file has names of features, and a reader of an array by name.

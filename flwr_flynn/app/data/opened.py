@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
 from flwr_flynn.app.data.dialect import ENDINGS, Dialect, detected, ending, unreadable
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import Arrays, npz_names, read_npz
+from flwr_flynn.app.data.npz import Arrays, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
 from flwr_flynn.app.data.table_file import Block, Reading, TableFile, Wanted
 from flwr_flynn.errors import ConfigError, DataError
@@ -119,18 +119,7 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
         except (OSError, UnicodeError, csv.Error) as error:
             raise unreadable(path, error) from None
     if ending(path) == ".npz":
-        names = npz_names(path)
+        names = read_npz(path, None).names
         return None if names is None else list(names)
     with opened_parquet(path) as file:
         return [*map(as_name, parquet_columns(file.schema_arrow))]
-
-
-def batches(path: Path, **options: Any) -> Iterator[tuple[Table, Array | None]]:
-    """The rows of a file as tables with their labels, some at a time; `options` are those of `opened`.
-
-    Nothing is read ahead of a check of the whole file, whose errors are `DataError`.
-    """
-    file = opened(path, **options)
-    file.check()
-    for table, labels, _ in file.tables():
-        yield table, labels

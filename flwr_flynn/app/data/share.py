@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,14 +74,12 @@ class Share(Samples):
 def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
     """The rows of a file as the numbers of a schema, with at most a fourth of so many bytes of them in memory."""
     file.check()
-    itemsize = schema.width * 8
-    in_memory = file.n_rows * itemsize <= min(LARGE, memory // 4)
-    step = max(1, min(LARGE, memory // 4) // (8 * itemsize))
-    labels: list[npt.NDArray[Any]] = [np.zeros(0, object)]
-    tests: list[npt.NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
+    most = min(LARGE, memory // 4)
+    in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
+    labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
     with ExitStack() as stack:
         try:
-            train, held = (_Rows(schema, stack, in_memory) for _ in range(2))
+            train, held = (_Rows(schema.width, None if in_memory else stack) for _ in range(2))
             for table, some, is_test in file.tables():
                 is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
                 for rows in batches(len(table), step):
@@ -100,18 +98,14 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
 
 
 class _Rows:
-    """Rows of a schema's numbers that are added some at a time."""
+    """Rows of numbers that are added some at a time: in memory, or in a file of a stack."""
 
-    def __init__(self, schema: Schema, stack: ExitStack, in_memory: bool) -> None:
-        self.width, self.n = schema.width, 0
-        self._parts: list[npt.NDArray[Any]] = [np.empty((0, self.width))]
-        self._file: IO[bytes] | None = None
-        if not in_memory:
-            self._file = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+    def __init__(self, width: int, stack: ExitStack | None) -> None:
+        self._parts = [np.empty((0, width))]
+        self._file: Any = None if stack is None else stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
 
     def add(self, rows: npt.NDArray[Any]) -> None:
         """Add some rows."""
-        self.n += len(rows)
         if self._file is None:
             self._parts.append(rows)
         else:
@@ -119,10 +113,10 @@ class _Rows:
 
     def array(self) -> npt.NDArray[Any]:
         """All rows. A map keeps its file open; writing to it would change memory alone."""
-        if self._file is None or not self.n:
+        if self._file is None or not self._file.tell():
             return np.concatenate(self._parts)
         self._file.flush()
-        return np.memmap(self._file, np.float64, "c", shape=(self.n, self.width))
+        return np.memmap(self._file, np.float64, "c").reshape(-1, self._parts[0].shape[1])
 
 
 def counted(file: TableFile) -> TableSummary:

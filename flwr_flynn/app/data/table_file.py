@@ -52,39 +52,33 @@ class Layout:
         None is a file whose labels are not read. A column without a name is none.
         """
         columns = [*map(as_name, columns)]
-        named = [column for column in columns if column]
-        if not named:
+        at = {column: index for index, column in enumerate(columns) if column}
+        if not at:
             raise DataError(name, "a first line with the names of the columns", "none")
-        if again := [column for column, n in Counter(named).items() if n > 1]:
+        if again := [column for column, n in Counter(filter(None, columns)).items() if n > 1]:
             error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
             raise with_names(error, again)
-        label_at, group_at = (
-            places(name, named, [each], f"a column {each!r}")[0] if each else None for each in (label, group)
-        )
+
+        def chosen(wanted: Sequence[str], expected: str) -> list[int]:
+            return [[*at.values()][index] for index in places(name, [*at], wanted, expected)]
+
+        label_at, group_at = (chosen([each], f"a column {each!r}")[0] if each else None for each in (label, group))
         # A column to ignore that is not there may be misspelt, and would be used under its own name.
-        unused = {label_at, group_at, *places(name, named, ignore, "the columns to ignore")}
-        rest = [column for index, column in enumerate(named) if index not in unused]
+        unused = {label_at, group_at, *chosen(ignore, "the columns to ignore")}
+        rest = [column for column, index in at.items() if index not in unused]
         if not rest:
             raise DataError(name, "at least one feature", "none")
-        order, names, left_out = ordered(rest, features or rest, name)
-        label_at, group_at = (None if at is None else columns.index(named[at]) for at in (label_at, group_at))
-        at = {column: index for index, column in enumerate(columns)}
-        return cls(label_at, group_at, [at[rest[index]] for index in order], names, left_out)
-
-
-def ordered(columns: Sequence[str], wanted: Wanted, source: str) -> tuple[list[int], tuple[str, ...], tuple[str, ...]]:
-    """Indices and names of a run's features among the columns of a file, and the names of the other columns."""
-    indices: Sequence[int | None]
-    if isinstance(wanted, Schema):
-        indices, names = wanted.found(columns), wanted.names
-    else:
-        names = tuple(map(as_name, wanted))
-        if n_same := len(names) - len({*names}):
-            raise DataError(source, "features of different names", f"{n_same} of the run's again")
-        indices = places(source, columns, names, f"each of the run's {len(names)} features", announced=True)
-    there = {index: name for index, name in zip(indices, names, strict=True) if index is not None}
-    others = tuple(column for index, column in enumerate(columns) if index not in there)
-    return [*there], tuple(there.values()), others
+        indices: Sequence[int | None]
+        if isinstance(features, Schema):
+            indices, names = features.found(rest), features.names
+        else:
+            names = tuple(map(as_name, features or rest))
+            if n_same := len(names) - len({*names}):
+                raise DataError(name, "features of different names", f"{n_same} of the run's again")
+            indices = places(name, rest, names, f"each of the run's {len(names)} features", announced=True)
+        there = {rest[index]: name for index, name in zip(indices, names, strict=True) if index is not None}
+        left_out = tuple(column for column in rest if column not in there)
+        return cls(label_at, group_at, [at[column] for column in there], tuple(there.values()), left_out)
 
 
 Array = npt.NDArray[Any]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flwr_flynn.app.data import csv_file, share
 from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
 from flwr_flynn.app.data.dialect import Dialect, detected
-from flwr_flynn.app.data.opened import batches, columns_of, opened
+from flwr_flynn.app.data.opened import columns_of, opened
 from flwr_flynn.app.data.share import counted
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
@@ -411,7 +411,7 @@ def test_arrays_with_gaps_or_texts_are_tables(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X=[["1", "b"], ["2", ""]], y=[0, 1])
     data = load_dataset(str(tmp_path / "a.npz"))
     assert (data.X.kinds, data.X.is_named) == (("category", "category"), False)
-    (only,) = batches(tmp_path / "a.npz")
+    (only,) = opened(tmp_path / "a.npz").tables()
     assert only[0].shape == (2, 2)
     assert only[1] is not None
     assert columns_of(tmp_path / "a.npz") is None
