@@ -113,11 +113,7 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields that differ from their defaults, as plain Python values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"levels": list(self.levels), "gap_texts": list(self.gap_texts)}
-        usual: dict[str, Any] = {"levels": [], "gaps": True, "low": None, "high": None, "unit": "", "gap_texts": []}
-        usual["required"] = False
-        return {name: value for name, value in values.items() if name not in usual or value != usual[name]}
+        return unusual(self)
 
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
@@ -180,6 +176,16 @@ def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
     if bad := sum(not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST) for text in texts):
         raise SchemaError(what, f"printable texts of at most {LONGEST} characters", f"{bad} others")
     return tuple(texts)
+
+
+def unusual(record: Any, but: str = "") -> dict[str, Any]:
+    """Fields of a record but one that differ from their defaults, tuples as lists."""
+    values = {field.name: (getattr(record, field.name), field.default) for field in fields(record) if field.name != but}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, (value, usual) in values.items()
+        if value != usual
+    }
 
 
 def shown(value: Any) -> str:

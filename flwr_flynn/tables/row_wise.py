@@ -39,20 +39,19 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[n
 
 
 def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
-    if isinstance(X, Table) or is_frame(X):
-        names = (X.names if X.is_named else None) if isinstance(X, Table) else names_of(X)
-        columns = [*X.columns] if isinstance(X, Table) else [series_values(X[name]) for name in X.columns]
-        if schema.is_named == (names is not None):
-            wanted = (
-                places("columns", names, schema.names, "the columns of the schema") if names else range(len(columns))
-            )
-            return [_values(columns[index]) for index in wanted]
-        raise DataError("X", "columns with names, or a schema without", "one of them")
-    array = np.asarray(X)
-    if schema.is_named or array.ndim != 2 or array.shape[1] != len(schema.columns):
+    names: Sequence[str] | None = None
+    if isinstance(X, Table):
+        names, columns = X.names if X.is_named else None, [*X.columns]
+    elif is_frame(X):
+        names, columns = names_of(X), [series_values(X[name]) for name in X.columns]
+    else:
+        array = np.asarray(X)
+        columns = [*array.T] if array.ndim == 2 else []
+    if schema.is_named != (names is not None) or (names is None and len(columns) != len(schema.columns)):
         expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
-        raise DataError("X", expected, f"an array of shape {array.shape}")
-    return [_values(array[:, j]) for j in range(array.shape[1])]
+        raise DataError("X", expected, f"{len(columns)} columns{' with names' if names else ''}")
+    order = range(len(columns)) if names is None else places("columns", names, schema.names, "those of the schema")
+    return [_values(columns[index]) for index in order]
 
 
 def _values(column: npt.NDArray[Any]) -> Sequence[Any]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
-from flwr_flynn.tables.column_encoding import Column, is_nameable, shown
+from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
 from flwr_flynn.tables.raw_column import RawColumn, missing
 from flwr_flynn.tables.table import Table, by_name, form_of, level_of
 from flwr_flynn.tables.texts import BESIDE, is_beside
@@ -203,13 +203,7 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
-        return {
-            "columns": [column.to_dict() for column in self.columns],
-            **({} if self.is_named else {"is_named": False}),
-            **({"label": self.label} if self.label else {}),
-            **({"classes": list(self.classes)} if self.classes else {}),
-            **({"ignore": list(self.ignore)} if self.ignore else {}),
-        }
+        return {"columns": [column.to_dict() for column in self.columns], **unusual(self, "columns")}
 
     @classmethod
     def from_dict(cls, values: Any) -> Schema:
@@ -294,13 +288,8 @@ def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = Non
     <BLANKLINE>
     """
     notes = dict(comments or {})
-    top = {
-        "label": schema.label or None,
-        "classes": list(schema.classes) or None,
-        "is-named": None if schema.is_named else False,
-        "ignore": list(schema.ignore) or None,
-    }
-    lines = _entries("", top, notes)
+    top = schema.to_dict()
+    lines = _entries("", {key: top.get(key) for key in ("label", "classes", "is_named", "ignore")}, notes)
     for column in schema.columns:
         values = {"name": column.name, "kind": column.kind, "gaps": column.gaps, **column.to_dict()}
         lines += [*([""] if lines else []), "[[column]]", *_entries(column.name, values, notes)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -291,22 +291,22 @@ class TableFile(ABC):
             raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
         if self.n_rows and self.n_unlabelled == self.n_rows:
             raise DataError(self.name, "a label in some rows", "none in any")
-        reports = enumerate(self.reports)
-        if unread := {index: self.n_rows for index, report in reports if not report.kind}:
-            raise self.error("numbers, texts or dates", "others", unread)
-        for kind, what in (("number", "numbers"), ("date", "dates of one form"), ("category", "texts")):
-            unfit = {i: report.unfit for i, report in enumerate(self.reports) if report.unfit and report.kind == kind}
-            if unfit:
-                raise self.error(what, "others", unfit)
-        if infinite := {index: report.infinite for index, report in enumerate(self.reports) if report.infinite}:
-            raise self.error("finite numbers that float64 holds", "others", infinite)
+        faults: dict[str, Callable[[RawColumn], int]] = {
+            "numbers, texts or dates": lambda report: 0 if report.kind else self.n_rows,
+            "numbers": lambda report: report.unfit if report.kind == "number" else 0,
+            "dates of one form": lambda report: report.unfit if report.kind == "date" else 0,
+            "finite numbers that float64 holds": lambda report: report.infinite,
+        }
+        for expected, n_of in faults.items():
+            if found := {index: n for index, report in enumerate(self.reports) if (n := n_of(report))}:
+                raise self._error(expected, found)
 
-    def error(self, expected: str, got: str, n_rows: dict[int, int]) -> DataError:
+    def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features; its notes have numbers of rows and names of columns."""
         called = [
             _shown(self.names[index]) if self.names and self.announced else f"number {index + 1}" for index in n_rows
         ]
-        found = f"{got} in {len(n_rows)} of {len(self.reports)} features: {listed(called)}"
+        found = f"others in {len(n_rows)} of {len(self.reports)} features: {listed(called)}"
         error = DataError(self.name, expected, found, text=f"{self.name}: expected {expected}, got {found}")
         error = with_rows(error, ", ".join(f"{n} of {self.n_rows} samples" for n in [*n_rows.values()][:20]))
         return with_names(error, [self.names[index] for index in n_rows]) if self.names else error
