@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 914,
+    "tables": 1049,
     "hashing": 1186,
     "model": 2914,
     "privacy": 1003,
-    "federated": 3877,
+    "federated": 3874,
     "flower": 884,
-    "app": 4623,
-    "all": 15822,
+    "app": 4150,
+    "all": 15481,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

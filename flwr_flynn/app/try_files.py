@@ -167,8 +167,8 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
     if n_without:
         print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
     if isinstance(file, CsvFile):
-        encoding, separator = codec(file.dialect.encoding), file.dialect.separator
-        at = [*map(as_name, header_of(path, file.dialect))].index(as_name(by))
+        encoding, separator = codec(file.reading.dialect.encoding), file.reading.dialect.separator
+        at = [*map(as_name, header_of(path, file.reading.dialect))].index(as_name(by))
         with path.open(encoding=encoding, newline="") as stream:
             rest = (row[:at] + row[at + 1 :] for row in csv.reader(stream, delimiter=separator) if row)
             head, lines = next(rest), [*rest]

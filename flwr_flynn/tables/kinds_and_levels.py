@@ -114,11 +114,6 @@ class TableSummary:
         """
         return replace(self, columns={name: _told(each, min_examples, most) for name, each in self.columns.items()})
 
-    @classmethod
-    def empty(cls) -> TableSummary:
-        """The summary of no table."""
-        return cls({}, 0)
-
     def __add__(self, other: TableSummary) -> TableSummary:
         if self.columns and other.columns and self.is_named != other.is_named:
             # Columns without names cannot be told which they are: their party declines, whoever answers first.

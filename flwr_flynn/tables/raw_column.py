@@ -62,6 +62,12 @@ def missing(values: Array) -> Array:
     return np.asarray(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
 
 
+def of_gaps(kind: str, n: int) -> Array:
+    """A column of this kind without values."""
+    value, dtype = {"number": (np.nan, "f8"), "category": (None, "O"), "date": (np.datetime64("NaT"), "M8[us]")}[kind]
+    return np.full(n, value, dtype)
+
+
 @dataclass
 class RawColumn:
     """A column as a file or a frame has it: facts from a first pass, the kind that follows from them, and its values.

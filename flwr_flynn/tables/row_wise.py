@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.raw_column import of_gaps
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
 from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
@@ -64,14 +65,13 @@ def _values(column: npt.NDArray[Any]) -> Sequence[Any]:
 
 def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """The values in the dtype of the column's kind, and a mask of those that are values of it, or gaps."""
-    parse, empty, dtype = _PARSERS[column.kind]
-    out, good = np.full(len(values), empty, dtype), np.ones(len(values), np.bool_)
+    out, good = of_gaps(column.kind, len(values)), np.ones(len(values), np.bool_)
     for index, value in enumerate(values):
         text = value.strip() if isinstance(value, str) else value
         if is_gap(text) or (isinstance(text, str) and (text.lower() in GAP_TEXTS or text in column.gap_texts)):
             continue
         try:
-            out[index] = parse(text)
+            out[index] = _PARSERS[column.kind](text)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
             good[index] = False
     return out, good
@@ -94,8 +94,4 @@ def _date(value: Any) -> Any:
     return moment_of(value)
 
 
-_PARSERS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
-    "number": (_number, np.nan, np.float64),
-    "category": (level_of, None, object),
-    "date": (_date, np.datetime64("NaT"), "datetime64[us]"),
-}
+_PARSERS: dict[str, Callable[[Any], Any]] = {"number": _number, "category": level_of, "date": _date}

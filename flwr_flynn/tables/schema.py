@@ -22,7 +22,7 @@ import numpy.typing as npt
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
-from flwr_flynn.tables.raw_column import RawColumn, missing
+from flwr_flynn.tables.raw_column import RawColumn, missing, of_gaps
 from flwr_flynn.tables.table import Table, by_name, form_of, level_of
 from flwr_flynn.tables.texts import BESIDE, is_beside
 
@@ -156,7 +156,7 @@ class Schema:
         if not self.is_named and table.shape[1] != len(self.columns):
             raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
         indices = self.found(table.names) if self.is_named else range(len(self.columns))
-        columns = [_gaps(column, len(table)) for column in self.columns]
+        columns = [of_gaps(column.kind, len(table)) for column in self.columns]
         for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
             if at is None:
                 continue
@@ -214,25 +214,13 @@ class Schema:
         entries = values["columns"]
         if not isinstance(entries, list) or len(entries) > MOST_COLUMNS:
             raise SchemaError("columns", f"a list of at most {MOST_COLUMNS}", type(entries).__name__)
-        known = {field.name for field in fields(Column)}
-        n_levels = 0
         for entry in entries:
-            _check_keys("column", entry, known, {"name", "kind"})
-            n_levels += len(entry["levels"]) if isinstance(entry.get("levels"), list) else 0
-        if n_levels > MOST_NUMBERS:
-            raise SchemaError("columns", f"at most {MOST_NUMBERS} levels in all", n_levels)
+            _check_keys("column", entry, {field.name for field in fields(Column)}, {"name", "kind"})
         return cls(**{**values, "columns": [Column(**entry) for entry in entries]})
 
     def without_labels(self) -> Schema:
         """The schema of the columns alone, as it is sent and kept."""
         return replace(self, label="", classes=())
-
-
-def _gaps(column: Column, n: int) -> Array:
-    """A column without values."""
-    empty: dict[str, Any] = {"number": np.nan, "category": None, "date": np.datetime64("NaT")}
-    dtypes: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
-    return np.full(n, empty[column.kind], dtypes[column.kind])
 
 
 def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tuple[Array, Array | None]:
@@ -242,7 +230,7 @@ def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tupl
     if kind == column.kind:
         return values, None
     if missing(values).all():
-        return _gaps(column, len(values)), None
+        return of_gaps(column.kind, len(values)), None
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
         return np.array([level_of(value) for value in values.tolist()], object), None
     if kind == "category":

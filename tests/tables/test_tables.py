@@ -410,3 +410,14 @@ def test_numbers_that_no_float_holds_are_refused(values):
 def test_frames_with_equal_names_are_refused():
     with raises(DataError, field="columns", got="2 columns, 1 of them named again"):
         needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
+
+
+def test_texts_of_a_frame_are_dates_where_a_schema_says_so():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"day": ["31.01.2024", None, "soon", "01.02.2024 12:00"]})
+    numbers = Schema([Column("day", "date", gaps=False)]).encode(frame)
+    assert numbers[:, 0].tolist()[0] == 19753
+    assert np.isnan(numbers[:, 0]).tolist() == [False, True, True, False]
+    assert numbers[3].tolist() == [19754.5, 2.0, 3.0, 12.0]
+    with raises(DataError, field="column 'day'"):
+        Schema([Column("day", "date")]).encode(pandas.DataFrame({"day": ["soon", "later"]}))

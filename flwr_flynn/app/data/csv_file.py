@@ -43,13 +43,8 @@ class CsvFile(TableFile):
             raise unreadable(path, error) from None
         raise DataError(path.name, f"text in {known[0].upper()}", "another encoding")
 
-    @property
-    def dialect(self) -> Dialect:
-        """Its dialect, with all that is detected."""
-        return self.reading.dialect
-
     def _look(self, path: Path) -> None:
-        self._path, header = path, header_of(path, self.dialect)
+        self._path, header = path, header_of(path, self.reading.dialect)
         self._layout = layout = self.reading.layout(self.name, header)
         self.columns, self.names, self.left_out = tuple(header), layout.names, layout.left_out
         self._check_header(self.look([None] * len(layout.order)))
@@ -67,7 +62,7 @@ class CsvFile(TableFile):
         width = len(self.columns) - 1
         for report in self.reports:
             for text in report.numerals.words if width else ():
-                inner = [line.count(self.dialect.separator) for line in text.splitlines()[1:-1]]
+                inner = [line.count(self.reading.dialect.separator) for line in text.splitlines()[1:-1]]
                 if len(inner) > 1 and all(n == width for n in inner):
                     raise DataError(self.name, "quotes that are closed in their row", "whole rows within a field")
 
@@ -76,8 +71,8 @@ class CsvFile(TableFile):
         layout, width = self._layout, len(self.columns)
         most, last = max(1, min(CHUNK, 2**20 // max(1, width))), [""]
         try:
-            with self._path.open(encoding=codec(self.dialect.encoding), newline="") as stream:
-                rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
+            with self._path.open(encoding=codec(self.reading.dialect.encoding), newline="") as stream:
+                rows = filter(None, csv.reader(stream, delimiter=self.reading.dialect.separator))
                 next(rows, None)
                 while some := list(islice(rows, most)):
                     last = some[-1]
@@ -93,7 +88,7 @@ class CsvFile(TableFile):
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         forms = ", ".join(sorted({report.form for report in self.reports if report.kind == "date"} - {""}))
-        return f"{super().described()}; {self.dialect}{f'; dates as {forms}' if forms else ''}"
+        return f"{super().described()}; {self.reading.dialect}{f'; dates as {forms}' if forms else ''}"
 
 
 def _check_end(path: Path, last: str) -> None:

@@ -121,7 +121,7 @@ class _Rows:
 
 def counted(file: TableFile) -> TableSummary:
     """Kinds, gaps and levels of the features in the rows that are not held out."""
-    total = TableSummary.empty()
+    total = TableSummary({}, 0)
     for table, _, is_test in file.tables():
         total += TableSummary.counted(table if is_test is None else table[~is_test])
         for name, each in total.columns.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from flwr_flynn.app.data.dialect import Dialect, gap_texts, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.raw_column import Raw, RawColumn, distinct, months_come_first
+from flwr_flynn.tables.raw_column import Raw, RawColumn, distinct, months_come_first, of_gaps
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_gap, level_of, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -84,8 +84,6 @@ class Layout:
 Array = npt.NDArray[Any]
 Features = tuple[str, ...]
 
-_DTYPES: dict[str, Any] = {"number": np.float64, "category": object, "date": "datetime64[us]"}
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -98,11 +96,6 @@ class Batch:
     labels: Array | None
     groups: Array | None = None
     test: npt.NDArray[np.bool_] | None = None
-
-    def only(self, rows: npt.NDArray[np.bool_]) -> Batch:
-        """Some of the rows, by a mask."""
-        parts = [None if values is None else values[rows] for values in (self.labels, self.groups, self.test)]
-        return Batch([column[rows] for column in self.columns], *parts)
 
     def table(self, names: Sequence[str], is_named: bool = True) -> Table:
         """The rows as a table."""
@@ -254,8 +247,9 @@ class TableFile(ABC):
         for batch in self.batches():
             if batch.labels is not None:
                 labels = mapped(batch.labels, self.label_map)
-                rows, batch = ~unlabelled(labels), replace(batch, labels=labels)
-                batch = batch if rows.all() else batch.only(rows)
+                rows = ~unlabelled(labels)
+                rest = (None if values is None else values[rows] for values in (labels, batch.groups, batch.test))
+                batch = Batch([column[rows] for column in batch.columns], *rest)
             yield batch
 
     @property
@@ -318,7 +312,7 @@ class TableFile(ABC):
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
         """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
-        empty = [np.zeros(0, _DTYPES[report.kind]) for report in self.reports]
+        empty = [of_gaps(report.kind, 0) for report in self.reports]
         parts = [*self.labelled()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
         columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
         rest = zip(*((part.labels, part.groups, part.test) for part in parts), strict=True)

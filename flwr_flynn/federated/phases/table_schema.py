@@ -67,7 +67,7 @@ class SchemaRequest(Request[TableSummary]):
 
     @property
     def zero(self) -> TableSummary:
-        return TableSummary.empty()
+        return TableSummary({}, 0)
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced = reply.announced

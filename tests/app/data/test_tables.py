@@ -483,3 +483,33 @@ def test_of_too_many_levels_those_of_one_row_are_let_go_of(tmp_path: Path, monke
         monkeypatch.setattr("flwr_flynn.app.data.share._MOST_TEXTS", most)
         found = counted(opened(path)).columns["a"]
         assert (found.n_rows, len(found.levels), found.levels["often"]) == (400, n_levels, 300)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending: str, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    crp = [*(f"{i / 4}" for i in range(40)), "<5", "<5", "n.d."]
+    frame = pandas.DataFrame({"crp": crp, "code": ["01", "02"] * 21 + ["01"], "label": ["x"] * 43})
+    path = tmp_path / f"mine.{ending}"
+    if ending == "npz":
+        np.savez(
+            path, X=frame[["crp", "code"]].to_numpy(str), label=frame.label.to_numpy(str), feature_names=["crp", "code"]
+        )
+    else:
+        getattr(frame, f"to_{ending}")(path, index=False)
+    table = table_of(path)
+    assert table.names == ("crp", "code", "crp text")
+    assert table.kinds == (
+        "number",
+        "number" if ending == "csv" else "category",
+        "category",
+    )  # 01 where texts are typed
+    np.testing.assert_array_equal(table.columns[0], [*(i / 4 for i in range(40)), np.nan, np.nan, np.nan])
+    assert table.columns[2].tolist() == [None] * 40 + ["<5", "<5", "n.d."]
+    framed = Table.of(frame[["crp", "code"]])
+    assert dict(zip(framed.names, framed.kinds, strict=True)) == {
+        "crp": "number",
+        "crp text": "category",
+        "code": "category",
+    }
