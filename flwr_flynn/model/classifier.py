@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -233,7 +235,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self._validate_params()
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
         fresh._gram = None
-        X, y = fresh._validated(fresh._learned(X), y, reset=True)
+        X, y = fresh._complete(*fresh._validated(fresh._learned(X), y, reset=True), reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         rows = fresh._gram_rows(X, len(classes))
@@ -263,7 +265,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if classes is not None and not np.array_equal(unique_labels(classes), np.sort(known)):
             raise DataError("classes", "the same labels as in the first call", f"{len(unique_labels(classes))} labels")
         fresh = copy(self)
-        X, y = fresh._validated(fresh._learned(X) if first else X, y, reset=first)
+        X, y = fresh._complete(*fresh._validated(fresh._learned(X) if first else X, y, reset=first), reset=first)
         check_classification_targets(y)
         codes = class_codes(known, y)
         if first:
@@ -306,10 +308,23 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         Then nothing is changed.
         """
         check_is_fitted(self)
-        X, y = self._validated(X, y)
+        X, y = self._complete(*self._validated(X, y))
         codes = class_codes(self.classes_, y)
         self._change(X, codes, operator.sub)
         return self
+
+    def _complete(self, X: Any, y: npt.NDArray[Any], *, reset: bool = False) -> tuple[Any, npt.NDArray[Any]]:
+        """Samples and labels, without samples that have gaps where the hash takes none."""
+        schema, plan = self._schema if reset else self.model_.schema, self._plan(X, 2) if reset else None
+        specs = [self.spec] if reset else [member.spec for member in self.model_.members]
+        if schema is None or (
+            plan.scaling is not None if plan else all(flynn_hash(spec).takes_gaps for spec in specs if spec is not None)
+        ):
+            return X, y
+        fits = schema.complete(X)
+        if n_left_out := int((~fits).sum()):
+            warnings.warn(f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left out", stacklevel=3)
+        return X[fits], y[fits]
 
     def _change(self, X: Any, codes: npt.NDArray[np.int64], combine: Callable[[Any, Any], Any]) -> None:
         """Add the statistics of samples, or take them out."""

@@ -148,6 +148,15 @@ class Schema:
             first = end
         return out
 
+    def complete(self, numbers: Array) -> npt.NDArray[np.bool_]:
+        """Mask of the rows without gaps, for a hash that takes none; a `DataError` where a column has no value."""
+        is_gap: Array = np.isnan(numbers)
+        empty = [name for name, has_none in zip(self.inputs, is_gap.T, strict=True) if has_none.all()]
+        if empty and len(numbers):
+            expected = "values in each, since this hash (scaling) takes no gaps"
+            raise with_names(DataError("columns", expected, f"{len(empty)} without any"), empty, most=20)
+        return np.asarray(~is_gap.any(axis=1))
+
     def checked(self, X: Any) -> Table:
         """The columns of this schema, by name, each of its kind; a column that is not there is one of gaps."""
         table = Table.of(X)

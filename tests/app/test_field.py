@@ -21,7 +21,9 @@ from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.run import Run
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
@@ -421,3 +423,29 @@ def test_a_field_beyond_the_limit_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DataError) as caught:
         opened(path)
     assert "limit" in caught.value.got
+
+
+@pytest.mark.filterwarnings("ignore:this hash takes no gaps:UserWarning")
+def test_rows_with_gaps_are_left_out_where_the_hash_takes_none() -> None:
+    """A model by the paper's hash is that of the rows without gaps, alone and in a federation with a learned schema."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = (X[:, 0] > 0).astype(int)
+    X[::7, 1] = np.nan
+    frame, has_gap = pd.DataFrame(X, columns=["a", "b", "c"]), np.isnan(X).any(axis=1)
+    with pytest.warns(UserWarning, match=f"{has_gap.sum()} of 300"):
+        model = FlyNNClassifier.paper().fit(frame, y)
+    schema = model.model_.schema
+    assert schema is not None
+    spec = model.spec_
+    numbers = schema.encode(frame)
+    expected = ClassCounts.from_data(flynn_hash(spec), numbers[~has_gap], y[~has_gap], 2)
+    assert model.counts_ == expected
+    model.forget(frame[:50], y[:50])
+    assert model.counts_.n_per_class.sum() == (~has_gap[50:]).sum()
+    options = RunOptions(spec=spec, classes=[0, 1], feature_names=schema, min_parties=1, fraction_evaluate=0.0)
+    parts = [(frame[rows], y[rows]) for rows in (slice(0, 120), slice(120, 300))]
+    assert federate(options, [party(part) for part in parts]).model.counts_ == expected
+    lacking = party((parts[1][0].assign(b=np.nan), parts[1][1]), "lacking")
+    run = federate(options, [party(parts[0]), lacking])
+    assert "1 without any" in run.rosters["counts"].missing["lacking"]
