@@ -28,6 +28,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
+from tests.app.data.private import private_share
 from tests.raising import raises
 
 pd = pytest.importorskip("pandas")
@@ -449,3 +450,43 @@ def test_rows_with_gaps_are_left_out_where_the_hash_takes_none() -> None:
     lacking = party((parts[1][0].assign(b=np.nan), parts[1][1]), "lacking")
     run = federate(options, [party(parts[0]), lacking])
     assert "1 without any" in run.rosters["counts"].missing["lacking"]
+
+
+ONE, TWO = (1.0, 1.0, 0.0, "x"), (2.0, 1.0, 0.0, "x")
+PRIVATE: dict[str, tuple[str | bytes, dict[str, str], list[tuple[Any, ...]]]] = {
+    # rows as (crp, stage 1, stage 2, label); None for a row that is dropped, by itself
+    "a unit": ("crp,stage,label\n1.5 mg/l,1,x\n2,1,x\n", {}, [None, TWO]),
+    "a text among numbers": ("crp,stage,label\n<5,1,x\n2,1,x\n", {}, [None, TWO]),
+    "a decimal comma": ('crp,stage,label\n"1,5",1,x\n2,2,x\n', {}, [(1.5, 1.0, 0.0, "x"), (2.0, 0.0, 1.0, "x")]),
+    "a second header": ("crp,stage,label\ncrp,stage,label\n2,1,x\n", {}, [None, TWO]),
+    "no label": ("crp,stage,label\n1,1,\n2,1,x\n", {}, [None, TWO]),
+    "codes as elsewhere": ("crp,stage,label\n1,01,x\n2,2.0,x\n", {}, [ONE, (2.0, 0.0, 1.0, "x")]),
+    "ids": (
+        "crp,stage,id,label\n" + "".join(f"{i},1,{1000 + i},x\n" for i in range(40)), {},
+        [(float(i), 1.0, 0.0, "x") for i in range(40)],
+    ),
+    "a broken byte": (b"crp,stage,note,label\n1,1,\xff,x\n2,1,\xc3\xa4,x\n", {}, [ONE, TWO]),
+    "a mapping": ("crp,stage,label\n1,1,ja\n2,1,x\n", {"label_map": "ja=x"}, [ONE, TWO]),
+    "a column to ignore": ("crp,stage,own,label\n1,1,7,x\n", {"ignore": "own"}, [ONE]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PRIVATE)
+def test_at_a_private_party_no_rule_looks_at_other_rows(case: str, tmp_path: Path) -> None:
+    """All comes from schema and settings; what is no value drops its row, whatever the others are, and one by one."""
+    text, settings, expected = PRIVATE[case]
+    schema = Schema([Column("crp", "number", gaps=False), Column("stage", "category", ["1", "2"], gaps=False)])
+    head, *lines = (text if isinstance(text, bytes) else text.encode()).splitlines(keepends=True)
+    for rows, wanted in [(lines, expected), *(([line], [row]) for line, row in zip(lines, expected, strict=True))]:
+        path = written(tmp_path / "own.csv", head + b"".join(rows))
+        share = private_share(NodeConfig(data_path=str(path), test_fraction=0.0, **settings), schema)
+        found = [(*row, label) for row, label in zip(share.X.tolist(), share.y.tolist(), strict=True)]
+        assert [None if row[-1] not in ("x",) else row for row in found] == wanted
+
+
+@pytest.mark.parametrize("text", ["crp;stage;label\n1;1;x\n", "age,stage,label\n1,1,x\n", "crp,label\n1,x\n"])
+def test_a_private_party_refuses_a_file_by_its_header_alone(text: str, tmp_path: Path) -> None:
+    schema = Schema([Column("crp", "number", gaps=False), Column("stage", "category", ["1", "2"], gaps=False)])
+    path = written(tmp_path / "own.csv", text)
+    with pytest.raises(DataError):
+        private_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
