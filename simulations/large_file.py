@@ -49,6 +49,7 @@ def count(path: Path) -> Row:
     """Read and count a file; the figures."""
     from flwr_flynn import ClassCounts, FlyHash, HashSpec
     from flwr_flynn.app.data.opened import opened
+    from flwr_flynn.app.data.table_file import Reading
     from flwr_flynn.federated.samples import codes_of
     from flwr_flynn.tables.column_encoding import Column
     from flwr_flynn.tables.schema import Schema
@@ -64,7 +65,7 @@ def count(path: Path) -> Row:
     total = ClassCounts.zeros(hasher, len(classes))
     total += ClassCounts.from_data(hasher, np.zeros((1, schema.width)), [0], len(classes))  # compiles the kernels
     before, start = _own_memory(), time.perf_counter()
-    file = opened(path, schema=schema)
+    file = opened(path, Reading(schema=schema))
     file.check()
     surveyed, most = time.perf_counter(), _own_memory()
     hashing = 0.0

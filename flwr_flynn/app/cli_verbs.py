@@ -22,7 +22,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import TableFile, unlabelled
+from flwr_flynn.app.data.table_file import Reading, TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
@@ -40,7 +40,7 @@ MOST_CLASSES = 1024
 
 def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
-    file = opened(existing(path), label, dialect=dialect)
+    file = opened(existing(path), Reading(label, dialect=dialect))
     file.check()
     summary = counted(file).told(min_examples)
     schema, left_out = summary.schema()
@@ -107,7 +107,7 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    file = opened(path, label or None, "", rest.names if schema.is_named else (), dialect, rest)
+    file = opened(path, Reading(label or None, "", rest.names if schema.is_named else (), dialect, rest))
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     rows = _checked_rows(file, rest)
@@ -297,7 +297,7 @@ def predict(
 def _opened_for(model: FlyNNClassifier, path: Path, label: str | None, dialect: Dialect) -> TableFile:
     """A file with the columns of a model, checked but for rows without a label."""
     schema = _schema_of(model.model_)
-    file = opened(existing(path), label, "", (), dialect, schema)
+    file = opened(existing(path), Reading(label, "", (), dialect, schema))
     if not schema.is_named and len(file.reports) != len(schema.columns):
         raise DataError(path.name, f"{len(schema.columns)} columns, as the model has no names", len(file.reports))
     file.n_unlabelled = 0

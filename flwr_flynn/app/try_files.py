@@ -34,7 +34,7 @@ from flwr_flynn.app.data.dialect import codec, ending, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.parquet_file import opened_parquet
 from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import Batch, TableFile, unlabelled
+from flwr_flynn.app.data.table_file import Batch, Reading, TableFile, unlabelled
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
@@ -155,7 +155,7 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
     if len(paths) > 1 or ending(path) == ".npz":
         raise ConfigError("--by", "one CSV or Parquet file", f"{len(paths)} files, the first a {ending(path)} file")
     # The values of the column are read as labels are.
-    file = opened(path, by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect())
+    file = opened(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
     n_without, file.n_unlabelled = file.n_unlabelled, 0
     file.check()
     rows_of: dict[str, list[int]] = {}
@@ -233,7 +233,7 @@ class Site:
         if self.has_label:
             return opened_own(node, features, schema)
         rest = node.dialect(), schema, None, node.ignored()
-        return opened(self.path, self.guess, node.held_out_key, features, *rest)
+        return opened(self.path, Reading(self.guess, node.held_out_key, features, *rest))
 
     def look(self, others: set[str]) -> None:
         """Note the faults of the file by itself, and its labels; `others` are columns of other files."""

@@ -178,19 +178,10 @@ class SampleAccess:
 
     def inputs(self, run: RunSpec, before: bool = False) -> tuple[Any, npt.NDArray[np.int64]]:
         """Training samples, of now or `before` their change, and the codes of their labels."""
-        X, codes = self._complete(run, *self.labelled(run.codes, run.spec.n_features, before))
+        X, codes = run.complete(*self.labelled(run.codes, run.spec.n_features, before))
         for name in elsewhere(run.specs, self._names, X) if isinstance(self._names, Schema) else ():
             log.warning("FlyNN: column %r: no value is near those of other parties; is the unit the same?", name)
         return X, codes
-
-    def _complete(self, run: RunSpec, X: Any, codes: Codes) -> tuple[Any, Codes]:
-        """Samples and codes, without those that have gaps where the run's hashes take none."""
-        if not isinstance(self._names, Schema) or all(hasher.takes_gaps for hasher in run.hashers):
-            return X, codes
-        fits = self._names.complete(X)
-        if not fits.all():
-            log.warning("FlyNN: %s of %s samples have gaps, and are left out", int((~fits).sum()), len(fits))
-        return X[fits], codes[fits]
 
     def warn_of_few(self, changed: Sequence[int]) -> None:
         """Warn if the difference of counts tells of so few samples of a class, gone and come, that it shows them.
@@ -338,7 +329,7 @@ class SampleAccess:
         if samples.X_test is None or samples.y_test is None:
             return
         held_out = Samples(samples.X_test, samples.y_test)
-        X, true = self._complete(run, *self._labelled(held_out, run.codes, run.spec.n_features))
+        X, true = run.complete(*self._labelled(held_out, run.codes, run.spec.n_features))
         for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
             yield X[rows], true[rows], scores(X[rows])
 
@@ -349,7 +340,7 @@ class SampleAccess:
         if self._own is None or self._own[0] is not model:
             own = model
             try:
-                _, codes = self._complete(run, *self._labelled(self._held(), run.codes, run.spec.n_features))
+                _, codes = run.complete(*self._labelled(self._held(), run.codes, run.spec.n_features))
                 if len(codes):
                     own = replace(own, prior=own_prior(own, codes))
             except Exception as error:

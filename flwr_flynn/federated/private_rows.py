@@ -29,7 +29,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, series_values
-from flwr_flynn.tables.texts import TRUTHS, as_name
+from flwr_flynn.tables.texts import TRUTHS, as_name, is_beside
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
@@ -130,7 +130,7 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
         raise DataError("features", "features of different names", f"{len(names) - len(set(names))} named again")
     if known is None or not names or (isinstance(features, Schema) and not features.is_named):
         check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
-    elif None in by_name(known, [*map(as_name, names)]):
+    elif None in by_name(known, [as_name(name) for name in names if name in known or not is_beside(name, names)]):
         raise with_names(DataError("columns", "the features of the run", "not all"), known, most=20)
 
 

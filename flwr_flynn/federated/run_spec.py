@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.tables.schema import Schema
+
+log = logging.getLogger("flwr")  # Flower's own
 
 LARGEST_BOUND = 2**29
 """The largest bound of a secure sum: it has room for three parties."""
@@ -133,6 +136,15 @@ class RunSpec:
     def hasher(self) -> FlyHash:
         """The hash of `spec`, drawn once in a process."""
         return flynn_hash(self.spec)
+
+    def complete(self, X: Any, codes: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Samples and codes of their labels, without samples that have gaps where the hashes take none."""
+        if not isinstance(self.feature_names, Schema) or all(hasher.takes_gaps for hasher in self.hashers):
+            return X, codes
+        fits = self.feature_names.complete(X)
+        if not fits.all():
+            log.warning("FlyNN: %s of %s samples have gaps, and are left out", int((~fits).sum()), len(fits))
+        return X[fits], codes[fits]
 
     @property
     def hashers(self) -> tuple[FlyHash, ...]:

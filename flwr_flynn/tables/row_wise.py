@@ -18,7 +18,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import of_gaps
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
-from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
+from flwr_flynn.tables.texts import BESIDE, DATE_FORMATS, GAP_TEXTS, date_of, is_beside, number_of
 
 _UNMISTAKABLE = DATE_FORMATS[:3]
 
@@ -51,8 +51,20 @@ def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
     if schema.is_named != (names is not None) or (names is None and len(columns) != len(schema.columns)):
         expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
         raise DataError("X", expected, f"{len(columns)} columns{' with names' if names else ''}")
-    order = range(len(columns)) if names is None else places("columns", names, schema.names, "those of the schema")
-    return [_values(columns[index]) for index in order]
+    if names is None:
+        return [*map(_values, columns)]
+    wanted = [name for name in schema.names if name in names or not is_beside(name, schema.names)]
+    indices = places("columns", names, wanted, "those of the schema")
+    found = {name: _values(columns[index]) for name, index in zip(wanted, indices, strict=True)}
+    for name in (name for name in schema.names if name not in found):  # texts beside the numbers of a column
+        numbers = found[own := name.removesuffix(BESIDE)]
+        found[name] = [value if _is_text(value) else None for value in numbers]
+        found[own] = [None if _is_text(value) else value for value in numbers]
+    return [found[name] for name in schema.names]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and number_of(value.strip())[0] is None
 
 
 def _values(column: npt.NDArray[Any]) -> Sequence[Any]:

@@ -15,6 +15,7 @@ from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.datasets import encoded_share, own_share, private_rows
 from flwr_flynn.app.data.opened import opened
+from flwr_flynn.app.data.table_file import Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
@@ -328,7 +329,7 @@ def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, mo
     # Elsewhere the column has numbers alone, or nothing else.
     np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": [1.5]})), [[1.5, 0, 0]])
     np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": ["<5"]})), [[np.nan, 1, 1]])
-    alone = opened(written(tmp_path / "b.csv", "crp,label\n<5,x\n"), schema=schema)
+    alone = opened(written(tmp_path / "b.csv", "crp,label\n<5,x\n"), Reading(schema=schema))
     alone.check()
     np.testing.assert_array_equal(schema.encode(next(iter(alone.tables()))[0]), [[np.nan, 1, 1]])
 
@@ -382,7 +383,7 @@ REFUSED = {
 def test_files_that_are_not_what_they_seem_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
     text, expected = REFUSED[kind]
     with pytest.raises(DataError) as caught:
-        opened(written(tmp_path / "a.csv", text), "Y" if kind == "two headers" else "label").check()
+        opened(written(tmp_path / "a.csv", text), Reading("Y" if kind == "two headers" else "label")).check()
     assert caught.value.expected.startswith(expected)
     assert "2,352" not in str(caught.value)
 
@@ -490,3 +491,12 @@ def test_a_private_party_refuses_a_file_by_its_header_alone(text: str, tmp_path:
     path = written(tmp_path / "own.csv", text)
     with pytest.raises(DataError):
         private_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
+
+
+def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path: Path) -> None:
+    path = written(tmp_path / "own.csv", "crp,label\n1.5,x\n<5,x\nNA,x\n1.5 mg,x\n")
+    schema = Schema([Column("crp", "number"), Column("crp text", "category", ["<5"], gaps=False)])
+    share = private_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
+    gap = np.nan  # numbers, their gap bits, and the level
+    np.testing.assert_array_equal(share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]])
+    assert share.y.tolist() == ["x"] * 4

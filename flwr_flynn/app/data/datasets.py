@@ -198,7 +198,7 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, openml:ID or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    return checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), label, group, features))
+    return checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group, features)))
 
 
 def full_text(error: BaseException) -> str:
@@ -317,16 +317,9 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Share:
 def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
     """The file of an open party, as `opened`; the log says what was found in it."""
     rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
-    file = opened(
-        existing(node.data_path, "node-config data-path"),
-        node.label,
-        node.held_out_key,
-        features,
-        node.dialect(),
-        schema,
-        rule,
-        node.ignored(),
-    )
+    path = existing(node.data_path, "node-config data-path")
+    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.ignored())
+    file = opened(path, asked)
     file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
     return file

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,11 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
 from flwr_flynn.app.data.dialect import ENDINGS, Dialect, detected, ending, unreadable
-from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.npz import Arrays, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
-from flwr_flynn.app.data.table_file import Block, Reading, TableFile, Wanted
+from flwr_flynn.app.data.table_file import ALL, Block, Reading, TableFile
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.raw_column import Raw
-from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
@@ -56,43 +55,14 @@ def _raw(name: str, values: Array) -> Raw:
     return column.tolist() if column.dtype.kind == "O" else column
 
 
-def opened(
-    path: Path,
-    label: str | None = "",
-    group: str = "",
-    features: Sequence[str] = (),
-    dialect: Dialect | None = None,
-    schema: Schema | None = None,
-    held_out: HeldOut | None = None,
-    ignore: Sequence[str] = (),
-) -> TableFile:
-    """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`).
-
-    Parameters
-    ----------
-    path : Path
-    label : str or None, default=""
-        Column of the labels, "" for `label` (`y` of an NPZ file); None if there are none to read.
-    group : str
-        A column of ids, which is no feature.
-    features : sequence of str
-        The columns to read, in this order; () for all.
-    dialect : Dialect, optional
-        What is known of a CSV file; the rest is detected.
-    schema : Schema, optional
-        The columns that are wanted, instead of `features`. A CSV file is then read in the kinds of the schema: levels
-        such as 01 stay texts.
-    held_out : HeldOut, optional
-        The rule by which rows are held out: by `group`, if it is given.
-    ignore : sequence of str
-        Columns that are no features.
-    """
-    if label == "":
-        label = "y" if ending(path) == ".npz" else "label"
-    wanted: Wanted = schema if schema is not None and schema.is_named and not features else tuple(features)
-    reading = Reading(label, group, wanted, dialect or Dialect(), schema, held_out, ignore)
+def opened(path: Path, reading: Reading = ALL) -> TableFile:
+    """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`)."""
+    label = reading.label if reading.label != "" else "y" if ending(path) == ".npz" else "label"
+    by_schema = reading.schema is not None and reading.schema.is_named and not reading.features
+    features: Any = reading.schema if by_schema else tuple(reading.features)  # type: ignore[arg-type]
+    reading = replace(reading, label=label, features=features)
     if ending(path) == ".npz":
-        return ArrayFile(path.name, read_npz(path, label, group), reading)
+        return ArrayFile(path.name, read_npz(path, label, reading.group), reading)
     return CsvFile(path, reading) if ending(path) == ".csv" else ParquetFile(path, reading)
 
 

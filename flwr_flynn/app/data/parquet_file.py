@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -42,30 +43,19 @@ def parquet_columns(schema: Any) -> list[str]:
     return [str(name) for name in schema.names if name not in row_labels]
 
 
-def is_numeric(kind: Any) -> bool:
-    """True for the Arrow types of integers, floats and booleans."""
-    types = import_module("pyarrow").types
-    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_boolean))
+_TYPES = re.compile(
+    r"(?P<plain>u?int\d+|bool|halffloat|float|double)|(?P<decimal>decimal\d+\(.*)|(?P<span>duration\[.*|null)"
+    r"|(?P<text>(?:large_)?(?:string|binary))|(?P<date>(?:date|timestamp).*)"
+)
+_KINDS = {"plain": "number", "decimal": "number", "span": "number", "text": "category", "date": "date", "": ""}
 
 
-def is_text(kind: Any) -> bool:
-    """True for the Arrow types of texts, and of bytes, which may be texts."""
-    types = import_module("pyarrow").types
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(is_kind(kind) for is_kind in texts)
-
-
-def is_read(kind: Any) -> bool:
-    """True for the Arrow types of numbers, booleans and texts, and for dictionaries of these."""
-    types = import_module("pyarrow").types
-    if types.is_dictionary(kind):
-        return is_read(kind.value_type)
-    return is_numeric(kind) or is_text(kind) or types.is_decimal(kind)
-
-
-def is_date(kind: Any) -> bool:
-    types = import_module("pyarrow").types
-    return bool(types.is_date(kind) or types.is_timestamp(kind))
+def type_of(arrow_type: Any) -> str:
+    """The group of an Arrow type, of a dictionary "text"; "" for one that is not read."""
+    if import_module("pyarrow").types.is_dictionary(arrow_type):
+        return "text" if type_of(arrow_type.value_type) in ("plain", "decimal", "text") else ""
+    found = _TYPES.fullmatch(str(arrow_type))
+    return (found.lastgroup or "") if found else ""
 
 
 def arrow_values(chunk: Any) -> list[Any]:
@@ -93,11 +83,12 @@ def _plain(value: Any) -> Any:
 
 def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
     """The values of an Arrow array: numbers without gaps, dates, or Python's values with None for those missing."""
-    if is_date(column.type):
+    kind = type_of(column.type)
+    if kind == "date":
         return moments(column)
-    if not is_read(column.type):
+    if kind in ("", "span"):
         return [None] * len(column)
-    if is_numeric(column.type) and not column.null_count:
+    if kind == "plain" and not column.null_count:
         numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return numbers
     return arrow_values(column)
@@ -139,7 +130,7 @@ class ParquetFile(TableFile):
         self._layout = layout = reading.layout(path.name, self.columns)
         self.names, self.left_out = layout.names, layout.left_out
         self._types = {name: schema.field(name).type for name in self.columns}
-        self.look([_kind_of(self._types[self.columns[index]]) for index in layout.order])
+        self.look([_KINDS[type_of(self._types[self.columns[index]])] for index in layout.order])
         if self.n_rows != n_promised and layout.order:  # a damaged file
             raise DataError(path.name, "as many rows as the file says", "more or fewer")
 
@@ -149,7 +140,7 @@ class ParquetFile(TableFile):
         features = [self.columns[index] for index in self._layout.order]
         wanted = [*self.columns] if with_cells else [name for name in (*features, label, group) if name is not None]
         # Nothing is asked of pyarrow about columns that are not read.
-        read = [name for name in dict.fromkeys(wanted) if _kind_of(self._types[name])]
+        read = [name for name in dict.fromkeys(wanted) if type_of(self._types[name])]
         rows = max(1, min(_ROWS, _VALUES // max(1, len(wanted))))
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(batch_size=rows, columns=read, use_pandas_metadata=False):
@@ -166,32 +157,22 @@ class ParquetFile(TableFile):
                 yield from zip(*(arrow_values(batch.column(self.columns[index])) for index in indices), strict=True)
 
 
-def _kind_of(kind: Any) -> str:
-    """The kind of a column of an Arrow type, "" for one that is not read."""
-    types = import_module("pyarrow").types
-    if is_text(kind) or (types.is_dictionary(kind) and is_read(kind)):
-        return "category"
-    if is_date(kind):
-        return "date"
-    return "number" if is_read(kind) or types.is_duration(kind) or types.is_null(kind) else ""
-
-
 def _values(column: Any) -> Raw:
     """The values of an Arrow array: numbers, durations in days, dates, or texts with None for a missing one."""
-    kind = _kind_of(column.type)
-    if import_module("pyarrow").types.is_duration(column.type):
+    kind, values = type_of(column.type), arrow_column(column)
+    if str(column.type).startswith("duration"):
         return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
-    values = arrow_column(column)
     if kind == "date" and np.isnat(values).sum() > column.null_count:
         raise OverflowError
     if isinstance(values, np.ndarray):
         return values
-    if kind == "category":
+    if kind == "text":
         return [None if value is None else str(value) for value in values]
     return np.array([np.nan if value is None else float(value) for value in values])
 
 
 def _labels(column: Any, n: int) -> Array:
     """Labels as they stand, None for those that are missing or cannot be decoded."""
-    values = arrow_column(column) if column is not None and is_read(column.type) else [None] * n
+    is_read = column is not None and type_of(column.type) in ("plain", "decimal", "text")
+    values = arrow_column(column) if is_read else [None] * n
     return values if isinstance(values, np.ndarray) else objects(values)

@@ -129,7 +129,25 @@ _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "non
 
 @dataclass(frozen=True)
 class Reading:
-    """What is asked of a file, see `opened.opened`; `features` are those of the run, by name or with their kinds."""
+    """What is asked of a file.
+
+    Parameters
+    ----------
+    label : str or None, default=""
+        Column of the labels, "" for `label` (`y` of an NPZ file); None if there are none to read.
+    group : str
+        A column of ids, which is no feature.
+    features : sequence of str or Schema
+        The columns to read, in this order; () for all, or those of `schema`.
+    dialect : Dialect
+        What is known of a CSV file; the rest is detected.
+    schema : Schema, optional
+        Its kinds are those of the columns: levels such as 01 stay texts.
+    held_out : HeldOut, optional
+        The rule by which rows are held out: by `group`, if it is given.
+    ignore : sequence of str
+        Columns that are no features.
+    """
 
     label: str | None = ""
     group: str = ""
@@ -153,6 +171,9 @@ class Reading:
             gaps = gap_texts((*dialect.gap_texts, *(column.gap_texts if column else ())))
             columns.append(RawColumn(kind, column.kind if column else None, dialect.decimal, dialect.date_format, gaps))
         return columns
+
+
+ALL = Reading()
 
 
 class Block(NamedTuple):

@@ -18,6 +18,7 @@ from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
 from flwr_flynn.app.data.dialect import Dialect, detected
 from flwr_flynn.app.data.opened import columns_of, opened
 from flwr_flynn.app.data.share import counted
+from flwr_flynn.app.data.table_file import Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
@@ -38,7 +39,7 @@ def written(folder: Path, text: str | bytes, name: str = "mine.csv") -> Path:
 
 def table_of(path: Path, **options: Any) -> Table:
     options.setdefault("label", "label")
-    file = opened(path, **options)
+    file = opened(path, Reading(**options))
     file.check()
     X = file.whole()[0]
     return X if isinstance(X, Table) else Table(file.names, [column.astype(float) for column in X.T])
@@ -159,7 +160,7 @@ def test_an_encoding_that_shows_behind_the_head_is_found(tmp_path: Path, monkeyp
     path = written(tmp_path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
     with raises(DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"):
-        opened(path, dialect=Dialect(encoding="utf-8"))
+        opened(path, Reading(dialect=Dialect(encoding="utf-8")))
 
 
 # -------- kinds
@@ -244,13 +245,13 @@ def test_values_are_the_same_however_many_rows_are_read_at_a_time(
     path.write_text("a;b;label\n" + "".join(f"{a};{b};x\n" for a, b in cells), newline="")
     given_dialect = Dialect(";", decimal, "utf-8", ("-999",))
     try:
-        whole = opened(path, dialect=given_dialect)
+        whole = opened(path, Reading(dialect=given_dialect))
     except DataError as error:  # a first row of words above numbers is taken for a header
         assert error.expected == "one header"
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_file, "CHUNK", 1)
-        parts = opened(path, dialect=given_dialect)
+        parts = opened(path, Reading(dialect=given_dialect))
         others = [table for table, *_ in parts.tables()]
     assert [(each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in whole.reports] == [
         (each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in parts.reports
