@@ -1,6 +1,6 @@
 """Columns of files and frames as numbers, dates and levels.
 
-The kind of a column of texts follows from all its values that are no gaps: dates if all are dates of one form, numbers
+The kind of a column of texts follows from all its values that are no gaps: dates if nearly all are of one form, numbers
 if most are numbers (see `tables.texts`; true and false are 1 and 0), texts otherwise. Neither the order of the rows nor
 how many are read at a time has an effect. A file with types, or a frame, has the kinds of these; its texts are read as
 others are, but for codes, such as 01, which stay texts.
@@ -100,9 +100,9 @@ class RawColumn:
 
     @property
     def forms(self) -> list[str]:
-        """Forms of dates that all values have."""
-        n_values = self.n - self.n_empty
-        return [form for form in DATE_FORMATS if n_values and self.fits[form] == n_values]
+        """Forms of dates that most values have, if these are nearly all: a tenth of words at most."""
+        n_values, most = self.n - self.n_empty, max(self.fits.values(), default=0)
+        return [form for form in DATE_FORMATS if 10 * most >= 9 * n_values > 0 and self.fits[form] == most]
 
     @property
     def form(self) -> str:
@@ -173,9 +173,7 @@ class RawColumn:
 
     def _add_distinct(self, texts: list[Any]) -> None:
         different, codes = distinct(texts)
-        before = self.n - len(texts) - self.n_empty
-        known = [self.date_format] if self.date_format else DATE_FORMATS
-        forms = [form for form in known if self.wanted is not None or self.fits[form] == before]
+        forms = [self.date_format] if self.date_format else DATE_FORMATS
         for text, n_rows in zip(different, np.bincount(codes, minlength=len(different)).tolist(), strict=True):
             if is_gap_text(text, self.gap_texts):
                 self.n_empty += n_rows
@@ -183,7 +181,7 @@ class RawColumn:
                 self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
                 self.n_infinite += n_rows if math.isinf(self.numerals.value(text, self.decimal) or 0) else 0
             else:
-                for form in forms:
+                for form in forms if text.strip()[:1].isdigit() else ():
                     if date_of(text, form) is not None:
                         self.fits[form] += n_rows
 

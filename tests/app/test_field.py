@@ -500,3 +500,15 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path: Path) -
     gap = np.nan  # numbers, their gap bits, and the level
     np.testing.assert_array_equal(share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]])
     assert share.y.tolist() == ["x"] * 4
+
+
+@pytest.mark.parametrize(("n_words", "kind"), [(0, "date"), (4, "date"), (5, "category")])
+def test_a_word_among_dates_is_a_gap_and_told(n_words: int, kind: str, tmp_path: Path) -> None:
+    rows = [f"2024-01-{day:02},x\n" for day in range(1, 41 - n_words) for _ in range(1) if day < 29]
+    rows += ["2024-02-01,x\n"] * (40 - n_words - len(rows)) + ["unknown,x\n"] * n_words
+    file = opened(written(tmp_path / "a.csv", "day,label\n" + "".join(rows)))
+    assert [report.kind for report in file.reports] == [kind]
+    if kind == "date":
+        values = next(iter(file.tables()))[0].columns[0]
+        assert int(np.isnat(values).sum()) == n_words
+        assert (f"{n_words} no dates" in file.described()) == bool(n_words)

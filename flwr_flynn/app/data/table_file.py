@@ -292,9 +292,10 @@ class TableFile(ABC):
         gaps = f"; gaps in {n_gaps}" if n_gaps else ""
         unused = f"; {self.n_unlabelled} rows without a label are left out" if self.n_unlabelled else ""
         mixed = [
-            f"; {name[:60]}: {report.numerals.described()}"
+            f"; {name[:60]}: "
+            + (report.numerals.described() if report.kind == "number" else f"{report.texts} no dates")
             for name, report in zip(self.all_names, self.reports, strict=True)
-            if report.kind == "number" and (report.texts or report.numerals.unit)
+            if report.texts or (report.kind == "number" and report.numerals.unit)
         ]
         told = f"{self.n_rows} rows; columns: {shown}{gaps}{unused}{''.join(mixed)}"
         return f"{clean(self.name, 200)}: {clean(told, 2000)}"
