@@ -190,13 +190,13 @@ class Roster:
         names = self.names()
         return {names[cid]: reason for cid, reason in self._reasons.items()}
 
-    def require(self, min_parties: int) -> None:
+    def require(self, min_parties: int, hint: str = "") -> None:
         """Raise an `AggregationError` that names who is missing and why, unless `min_parties` are counted."""
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
         who = missing_text(missing) or "nobody else was asked; too few parties were connected"
-        text = f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}"
+        text = f"{len(self._counted)} of at least {min_parties} parties counted{hint}; missing: {who}"
         raise AggregationError(text, len(self._counted), min_parties, missing)
 
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:

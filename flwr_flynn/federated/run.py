@@ -315,7 +315,7 @@ class Run:
             due = "" if self.due is None else self.due.name
             missing = self.rosters[due].missing if due in self.rosters else {}
             who = missing_text(missing) or "nobody was asked; too few parties were connected"
-            text = f"no party was asked to count, phase {due} is not done; missing: {who}"
+            text = f"no party was asked to count{self._hint}, phase {due} is not done; missing: {who}"
             raise AggregationError(text, 0, self.options.min_parties, missing)
 
     @property
@@ -338,10 +338,16 @@ class Run:
 
         self.require_specs()
         if self.counting is not None:
-            self.counted.require(self.needed)
+            self.counted.require(self.needed, self._hint)
         if self._model is None or self._model[0] is not self.state:
             self._model = self.state, FlyNNClassifier.from_model(model_of(self.state, self.options))
         return self._model[1]
+
+    @property
+    def _hint(self) -> str:
+        """A reason that parties of a secure sum do not give, as it would tell their size."""
+        bound, mechanism = self.state.run_spec.bound, self.state.run_spec.mechanism
+        return "" if bound is None or mechanism else f" (with at most {bound} samples each, by max-examples)"
 
     def _repr_html_(self) -> str | None:
         figures = getattr(self.state.results.get("evaluation"), "figures", None)
