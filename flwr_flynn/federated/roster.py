@@ -225,6 +225,12 @@ class Roster:
         return {name: group for name, group in cids.items() if len(group) > 1}
 
 
+def require_samples(n_examples: int, n_parties: int, min_parties: int) -> None:
+    """Raise an `AggregationError` where the parties that replied have no samples."""
+    if not n_examples:
+        raise AggregationError(f"no party has samples: all of the {n_parties} that replied have none", 0, min_parties)
+
+
 def missing_text(missing: Mapping[str, str]) -> str:
     """Names of at most 20 missing parties with the reasons, and the number of the others."""
     return listed([f"{name} ({reason})" for name, reason in missing.items()], 20)

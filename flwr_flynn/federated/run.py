@@ -26,7 +26,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phas
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Roster, missing_text
+from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
@@ -339,6 +339,8 @@ class Run:
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed, self._hint)
+            if self.options.purpose != "withdraw" and self.state.run_spec.mechanism is None:
+                require_samples(self.counts.n_examples, len(self.counted), self.options.min_parties)
         if self._model is None or self._model[0] is not self.state:
             self._model = self.state, FlyNNClassifier.from_model(model_of(self.state, self.options))
         return self._model[1]

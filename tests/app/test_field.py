@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 
 from flwr_flynn import FlyNNClassifier
+from flwr_flynn.app import server_app
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.datasets import encoded_share, own_share, private_rows
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.try_files import FilesGrid
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
@@ -140,6 +143,35 @@ def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange
     assert set(caught.value.missing) == {"bad"}
     empty = party(written(tmp_path / "empty.csv", "before,after,label\n"), "empty")
     assert run_of([good, empty]).counts.n_per_class.sum() == 40
+    with raises(AggregationError, counted=0, min_parties=2, missing={}):
+        run_of([empty, empty])
+
+
+@pytest.mark.parametrize("scaling", ["auto", None])
+@pytest.mark.parametrize("names", [("before", "after"), None])
+def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling: Any, names: Any) -> None:
+    X, y = frame_of(40)
+    rows = X if names else X.to_numpy()
+    plan = HashPlan(2, 2, 200, scaling, hash_dim=256, hash_nnz=8, effort="quick")
+    options = RunOptions(spec=plan, classes=("no", "yes"), min_parties=2, feature_names=names)
+    with raises(AggregationError, counted=0, min_parties=2, missing={}):
+        _ = federate(options, [party((rows[:0], y[:0]))] * 2).model
+    assert federate(options, [party((rows, y)), party((rows[:0], y[:0]))]).model.counts_.n_examples == 40
+
+
+@pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
+def test_a_deployed_run_of_no_samples_ends_with_one_error(settings: Any, tmp_path: Path) -> None:
+    path = written(tmp_path / "empty.csv", "before,after,label\n")
+    grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
+    given = {
+        "classes": "no,yes",
+        "min-available": 3,
+        "output-dir": str(tmp_path / "out"),
+        "nodes-at-a-time": 3,
+    } | settings
+    with raises(AggregationError, counted=0, min_parties=3, missing={}):
+        server_app.main(grid, Context(1, 0, {}, RecordDict(), given))
+    assert not [*(tmp_path / "out").glob("*.npz")]
 
 
 # -------- types

@@ -19,7 +19,7 @@ from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.request import Request, register
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.roster import Member, require_samples
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
 from flwr_flynn.tables.schema import LEARNED_LEVELS
@@ -106,6 +106,8 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         reasons = "; ".join(f"{name}: {reason}" for name, reason in context.missing.items())
         text = f"{n_able} of {options.min_parties} required parties can go on: {reasons}"
         raise AggregationError(text, 0, options.min_parties, dict(context.missing))
+    if batch.passed:
+        require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
     left_out: dict[str, str] = {}
     run = state.run_spec
     if batch.total.n_rows:
