@@ -127,8 +127,7 @@ class Run:
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step: the one that is due, or the counting of late parties."""
-        due = self.due
-        if due is not None and due.channel == channel:
+        if (due := self.due) is not None and due.channel == channel:
             return due
         counting = self.counting
         is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
@@ -358,8 +357,7 @@ class Run:
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""
         self.require_specs()
-        before = self.options.federation
-        if self.counting is None and before is not None and self.options.purpose == "evaluate":
+        if self.counting is None and (before := self.options.federation) and self.options.purpose == "evaluate":
             return before
         due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)  # of no samples before it
         if self.due is not None and due != self.due.name:

@@ -17,6 +17,7 @@ from flwr_flynn.app import server_app
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.datasets import encoded_share, own_share, private_rows
 from flwr_flynn.app.data.opened import opened
+from flwr_flynn.app.metrics_json import coinciding
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.try_files import FilesGrid
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError
@@ -122,6 +123,34 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
     parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
     run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
     assert "'after'; 1 others" in run.state.results["columns"].missing["2"]
+
+
+@pytest.mark.parametrize(
+    ("n", "n_ill", "gaps", "warns"),
+    [
+        (120, 80, 120, True),  # the column is not there
+        (120, 80, 100, True),
+        (120, 80, 50, False),
+        (120, 20, 120, False),  # as many are ill as elsewhere
+        (90, 80, 90, False),  # few samples
+    ],
+)
+def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n: int, n_ill: int, gaps: int, warns: bool) -> None:
+    parts = []
+    for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):
+        X = frame_of(rows, seed)[0].rename(columns={"after": "troponin"})
+        parts.append((X, np.where(np.arange(rows) < ill, "yes", "no")))
+    parts[2][0].loc[: gaps - 1, "troponin"] = np.nan
+    if gaps == n:
+        parts[2] = (parts[2][0][["before"]], parts[2][1])
+    run = run_of([party(part, name) for part, name in zip(parts, "abc", strict=True)])
+    found = coinciding(run)
+    assert set(found) == ({"troponin"} if warns else set())
+    if warns:
+        assert {word for word in ("c", "67", "13") if word in found["troponin"]} == {"c", "67", "13"}
+    schema = Schema([Column("before", "number"), Column("troponin", "number")])
+    named = {"spec": HashPlan(schema.width, 2, 200, "auto"), "classes": ("no", "yes"), "feature_names": schema}
+    assert coinciding(federate(RunOptions(**named, min_parties=3), [party(part) for part in parts])) == {}
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")

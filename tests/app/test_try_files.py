@@ -78,6 +78,22 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, li
 # -------- the run
 
 
+def test_gaps_that_tell_the_site_are_in_log_and_report(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, n in (("basel", 160), ("bern", 160), ("chur", 300)):
+        ill = [row for row in hospital(f"{name}.csv", n, 1) if name != "chur" or row["outcome"] == "yes"]
+        with open(f"{name}.csv", "w", newline="") as stream:
+            out = csv.DictWriter(
+                stream, [c for c in COLUMNS if name != "chur" or c != "pressure"], extrasaction="ignore"
+            )
+            out.writeheader()
+            out.writerows(ill)
+    report = tried("basel.csv", "bern.csv", "chur.csv", *QUICK, out="made")
+    assert set(report["schema"]["coinciding"]) == {"pressure"}
+    text = report["schema"]["coinciding"]["pressure"]
+    assert text in (folder / "made" / "report.html").read_text()
+    assert ("pressure", text) in [record.args for record in caplog.records]
+
+
 def test_three_files_are_a_deployment_of_three_parties(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     level = logging.getLogger("flwr").level
     report = tried("basel.csv", "bern.csv", "chur.csv", *QUICK, out="made")
