@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1186,
     "model": 2914,
     "privacy": 1003,
-    "federated": 3877,
+    "federated": 3892,
     "flower": 884,
-    "app": 4623,
-    "all": 15822,
+    "app": 4652,
+    "all": 15866,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
