@@ -221,7 +221,9 @@ class Schema:
         n_levels = 0
         for entry in entries:
             _check_keys("column", entry, known, {"name", "kind"})
-            n_levels += len(entry["levels"]) if isinstance(entry.get("levels"), list) else 0
+            n_levels += sum(
+                len(entry[key]) for key in ("levels", "synonyms") if isinstance(entry.get(key), list | dict)
+            )
         if n_levels > MOST_NUMBERS:
             raise SchemaError("columns", f"at most {MOST_NUMBERS} levels in all", n_levels)
         classes = values.get("classes", [])
@@ -358,6 +360,8 @@ def _entries(column: str, values: Mapping[str, Any], notes: Mapping[tuple[str, s
 def _in_toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_in_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_in_toml(key)} = {_in_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, str):
         # TOML takes JSON's escapes, but no pairs of surrogates, and the last control character of ASCII not as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

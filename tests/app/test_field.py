@@ -28,7 +28,8 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
-from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
 from tests.raising import raises
 
@@ -461,6 +462,32 @@ def test_labels_can_be_mapped_at_one_site(tmp_path: Path) -> None:
     assert own_share(node).y.tolist() == ["yes", "no", "other"]
     block = next(iter(private_rows(node, bytes).blocks(9)))
     assert block.read(slice(0, 3))[1].tolist() == ["yes", "no", "other"]
+
+
+def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "schema.toml").write_text(
+        '[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n'
+        'synonyms = { ja = "yes", Y = "yes", "0" = "no" }\n'
+    )
+    schema = read_schema(tmp_path / "schema.toml")
+    path = written(tmp_path / "a.csv", "smoker,label\nyes,x\nJa,x\nY,x\n0,x\nno,x\nvielleicht,x\n,x\n")
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    right = [[0, 1, 0]] * 3 + [[1, 0, 0]] * 2 + [[0, 0, 0], [0, 0, 1]]
+    assert encoded_share(node, schema).X.tolist() == right
+    assert schema.encode(pd.read_csv(path)[["smoker"]]).tolist() == right
+    rows, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])  # those of a private party
+    assert (rows.tolist(), fits.all()) == (right, True)
+    numbers = written(tmp_path / "b.csv", "smoker,label\n0,x\n0,x\n")
+    assert encoded_share(NodeConfig(data_path=str(numbers), test_fraction=0.0), schema).X.tolist() == [[1, 0, 0]] * 2
+    assert main(["check", str(path), str(tmp_path / "schema.toml")]) == 0
+    assert "1" in next(line for line in capsys.readouterr().out.splitlines() if "smoker" in line).split()
+    X, y = pd.DataFrame({"smoker": ["ja", "0"] * 20}), np.array(["a", "b"] * 20)
+    plan = HashPlan(schema.width, 2, 40, "auto", hash_dim=64, hash_nnz=4, effort="quick")
+    options = RunOptions(spec=plan, classes=("a", "b"), min_parties=2, feature_names=schema)
+    model = federate(options, [party((X, y)), party((X.replace({"ja": "Y", "0": "no"}), y))]).model
+    model.save(tmp_path / "model.npz")
+    loaded = FlyNNClassifier.load(tmp_path / "model.npz")
+    assert loaded.predict(pd.DataFrame({"smoker": ["JA", "no"]})).tolist() == ["a", "b"]
 
 
 def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> None:
