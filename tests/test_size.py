@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 914,
+    "tables": 930,
     "hashing": 1186,
     "model": 2914,
     "privacy": 1003,
     "federated": 3892,
     "flower": 884,
     "app": 4652,
-    "all": 15866,
+    "all": 15882,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
