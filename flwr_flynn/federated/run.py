@@ -338,7 +338,7 @@ class Run:
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed, self._hint)
-            if self.options.purpose != "withdraw" and self.state.run_spec.mechanism is None:
+            if self.options.purpose in ("train", "resume") and self.state.run_spec.mechanism is None:
                 require_samples(self.counts.n_examples, len(self.counted), self.options.min_parties)
         if self._model is None or self._model[0] is not self.state:
             self._model = self.state, FlyNNClassifier.from_model(model_of(self.state, self.options))
