@@ -81,6 +81,8 @@ class Schema:
             raise SchemaError("columns", "columns of different names", f"{n_same} named again")
         if not 1 <= self.width <= MOST_NUMBERS:
             raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
+        if (n := sum(len(column.synonyms) for column in self.columns)) > MOST_NUMBERS:
+            raise SchemaError("columns", f"at most {MOST_NUMBERS} synonyms in all", n)
         if self.label and (not is_nameable(self.label) or self.label in self.names):
             raise SchemaError("label", "the name of no other column", shown(self.label))
 
@@ -221,9 +223,7 @@ class Schema:
         n_levels = 0
         for entry in entries:
             _check_keys("column", entry, known, {"name", "kind"})
-            n_levels += sum(
-                len(entry[key]) for key in ("levels", "synonyms") if isinstance(entry.get(key), list | dict)
-            )
+            n_levels += len(entry["levels"]) if isinstance(entry.get("levels"), list) else 0
         if n_levels > MOST_NUMBERS:
             raise SchemaError("columns", f"at most {MOST_NUMBERS} levels in all", n_levels)
         classes = values.get("classes", [])

@@ -18,6 +18,7 @@ from flwr_flynn.tables.table import as_level
 from tests.raising import raises
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
+OTHERS = ("ja", "1", 'a "quoted" one', "a.b = c", "\U0001f600\u00e4")
 NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -32,11 +33,8 @@ def columns(draw: Any, name: str) -> Column:
     texts = st.text(st.characters(codec="utf-8"), max_size=9)
     gaps = draw(st.lists(texts.filter(str.isprintable), max_size=3))
     column = Column(name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps)
-    others = {text: as_level(text) for text in draw(st.lists(NAMES, max_size=3))}
-    new = [
-        text for text, level in others.items() if level not in column.levels and [*others.values()].count(level) == 1
-    ]
-    synonyms = {text: draw(st.sampled_from(list(column.levels))) for text in new} if column.levels else {}
+    texts = [text for text in OTHERS if as_level(text) not in column.levels] if column.levels else []
+    synonyms = {text: draw(st.sampled_from(list(column.levels))) for text in texts[: draw(st.integers(0, 5))]}
     return replace(column, synonyms=synonyms)
 
 
