@@ -95,7 +95,7 @@ SCHEMAS: dict[str, Schema] = {
         [
             Column("age", "number", low=0.0, high=120.0, gaps=False),
             Column("crp", "number", gap_texts=["73412", "-9"], gaps=False),
-            Column("sex", "category", ["m", "f"], gap_texts=["f"]),
+            Column("sex", "category", ["m", "f"], gap_texts=["f"], synonyms={"20": "m"}),
             Column("seen", "date"),
         ]
     ),

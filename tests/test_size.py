@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 1049,
+    "tables": 1079,
     "hashing": 1186,
-    "model": 2914,
+    "model": 2925,
     "privacy": 1003,
-    "federated": 3874,
+    "federated": 3897,
     "flower": 884,
-    "app": 4150,
-    "all": 15481,
+    "app": 4154,
+    "all": 15549,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

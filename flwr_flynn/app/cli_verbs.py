@@ -141,7 +141,7 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
             if kind == column.kind == "number":
                 beyond[index] += int(column.refused(values).sum())
             elif kind == column.kind == "category":
-                others[index] += sum(code == -1 for code in map(LevelCodes(column.levels), values.tolist()))
+                others[index] += sum(code == -1 for code in map(LevelCodes(column), values.tolist()))
     return [
         [
             repr(column.name)[:60],

@@ -11,7 +11,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from flwr_flynn import __version__
+from flwr_flynn._validation import listed
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
@@ -29,10 +32,13 @@ from flwr_flynn.model.model import ModelMember, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import form_of
+from flwr_flynn.tables.texts import is_beside
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names in the table."""
 
+_MANY, _APART = 100, 10  # samples; percentage points
 _MOST_LISTED = 1000  # parties whose class sizes are in the report
 
 
@@ -105,8 +111,33 @@ def _schema(run: Run) -> dict[str, Any] | None:
     if not isinstance(schema, Schema):
         return None
     left_out, missing = ({}, {}) if learned is None else (learned.left_out, learned.missing)
-    is_learned = learned is not None
-    return {**schema.to_dict(), "is_learned": is_learned, "left_out": left_out, "missing": missing}
+    told = {"left_out": left_out, "missing": missing, "coinciding": coinciding(run)}
+    return {**schema.to_dict(), "is_learned": learned is not None, **told}
+
+
+def coinciding(run: Run) -> dict[str, str]:
+    """Columns whose gaps tell the site, and so the mix of its classes, in words.
+
+    That is where sites of at least `_MANY` samples lack more than half of the values, others have as many samples, and
+    the shares of a class are over `_APART` apart. It is known of learned schemas and counts in clear alone.
+    """
+    learned: Any = run.state.results.get("schema")
+    schema, found = run.state.run_spec.feature_names, dict[str, str]()
+    parties = [each for each in run.counted.counted if learned and each.sizes and each.node in learned.held]
+    if not parties or not isinstance(schema, Schema):
+        return found
+    sizes = np.array([each.sizes for each in parties])
+    for name in [name for name in schema.names if not is_beside(name, schema.names)]:
+        held = np.array([form_of(name) in learned.held[each.node] for each in parties])
+        here, there = sizes[~held].sum(0), sizes[held].sum(0)
+        is_enough = min(here.sum(), there.sum()) >= _MANY
+        here, there = 100 * here / max(here.sum(), 1), 100 * there / max(there.sum(), 1)
+        code = np.lexsort((here, abs(here - there).round(9)))[-1]
+        if is_enough and abs(here[code] - there[code]) > _APART:
+            sites = listed([str(each) for each, has in zip(parties, held, strict=True) if not has])
+            of = f"class {run.state.run_spec.classes[code]} is {here[code]:.0f} % in place of {there[code]:.0f} %"
+            found[name] = f"mostly missing at {sites}, where {of}"
+    return found
 
 
 def refinement(run: Run) -> dict[str, Any] | None:

@@ -75,6 +75,7 @@ def _schema_rows(schema: dict[str, Any]) -> list[Row]:
     source = "learned from the parties" if schema["is_learned"] else "from the server's file"
     text = f"{', '.join(parts)}; {with_gaps} with gaps; {source}"
     rows = [("columns", text)]
+    rows += _reasons("tells the site", schema["coinciding"])
     return rows + _reasons("left out", schema["left_out"]) + _reasons("no kinds and levels", schema["missing"])
 
 

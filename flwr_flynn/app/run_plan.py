@@ -241,7 +241,12 @@ def _simulated(config: RunConfig, parties: int) -> Data:
         if getattr(config, name) > parties:
             raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
     dataset, schema = datasets.simulated_dataset(config), own_schema(config)
-    datasets.simulated_shares(config, parties)  # that the partitioner can deal is known before the parties start
+    shares = datasets.simulated_shares(config, parties)  # that the partitioner can deal is known before they start
+    test, numbers = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed), config.party_numbers()
+    sizes = sorted(int((~test[rows]).sum()) for i, rows in enumerate(shares) if numbers is None or i in numbers)
+    needed = sizes[: config.min_parties or len(sizes)]
+    if 0 < config.max_examples < max(needed, default=0) and not config.is_private:
+        raise config.refused("max_examples", f"at least {max(needed)}, of the largest of {len(needed)} parties")
     # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
     chosen = bool(config.ignore or config.keep)
     learns = config.schema == "learn" or (schema is None and (chosen or needs_table(dataset.X)))

@@ -159,7 +159,10 @@ class Request(ABC, Generic[S]):
         else:
             n_integers = sum(field.size for field in self.layout)
             party.check_memory(_PACKED_BYTES * n_integers, f"an answer of {n_integers} integers")
-        return self.answer(*self.measured(party))
+        statistic, n_examples = self.measured(party)
+        if self.bound is not None and n_examples > self.bound:  # in every phase, so that none has them in its sum
+            raise PayloadError("secure sum", f"at most {self.bound} samples (run-config max-examples)", "more")
+        return self.answer(statistic, n_examples)
 
     def answer(self, statistic: S, n_examples: int) -> Answer:
         """The answer with a statistic, of so many samples."""

@@ -190,13 +190,13 @@ class Roster:
         names = self.names()
         return {names[cid]: reason for cid, reason in self._reasons.items()}
 
-    def require(self, min_parties: int) -> None:
+    def require(self, min_parties: int, hint: str = "") -> None:
         """Raise an `AggregationError` that names who is missing and why, unless `min_parties` are counted."""
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
         who = missing_text(missing) or "nobody else was asked; too few parties were connected"
-        text = f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}"
+        text = f"{len(self._counted)} of at least {min_parties} parties counted{hint}; missing: {who}"
         raise AggregationError(text, len(self._counted), min_parties, missing)
 
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:
@@ -223,6 +223,12 @@ class Roster:
             if self._names.get(cid):
                 cids.setdefault(self._names[cid], []).append(cid)
         return {name: group for name, group in cids.items() if len(group) > 1}
+
+
+def require_samples(n_examples: int, n_parties: int, min_parties: int) -> None:
+    """Raise an `AggregationError` where the parties that replied have no samples."""
+    if not n_examples:
+        raise AggregationError(f"no party has samples: all of the {n_parties} that replied have none", 0, min_parties)
 
 
 def missing_text(missing: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phas
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Roster, missing_text
+from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
@@ -127,8 +127,7 @@ class Run:
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step: the one that is due, or the counting of late parties."""
-        due = self.due
-        if due is not None and due.channel == channel:
+        if (due := self.due) is not None and due.channel == channel:
             return due
         counting = self.counting
         is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
@@ -315,7 +314,7 @@ class Run:
             due = "" if self.due is None else self.due.name
             missing = self.rosters[due].missing if due in self.rosters else {}
             who = missing_text(missing) or "nobody was asked; too few parties were connected"
-            text = f"no party was asked to count, phase {due} is not done; missing: {who}"
+            text = f"no party was asked to count{self._hint}, phase {due} is not done; missing: {who}"
             raise AggregationError(text, 0, self.options.min_parties, missing)
 
     @property
@@ -338,10 +337,18 @@ class Run:
 
         self.require_specs()
         if self.counting is not None:
-            self.counted.require(self.needed)
+            self.counted.require(self.needed, self._hint)
+            if self.options.purpose in ("train", "resume") and self.state.run_spec.mechanism is None:
+                require_samples(self.counts.n_examples, len(self.counted), self.options.min_parties)
         if self._model is None or self._model[0] is not self.state:
             self._model = self.state, FlyNNClassifier.from_model(model_of(self.state, self.options))
         return self._model[1]
+
+    @property
+    def _hint(self) -> str:
+        """A reason that parties of a secure sum do not give, as it would tell their size."""
+        bound, mechanism = self.state.run_spec.bound, self.state.run_spec.mechanism
+        return "" if bound is None or mechanism else f" (with at most {bound} samples each, by max-examples)"
 
     def _repr_html_(self) -> str | None:
         figures = getattr(self.state.results.get("evaluation"), "figures", None)
@@ -350,8 +357,7 @@ class Run:
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""
         self.require_specs()
-        before = self.options.federation
-        if self.counting is None and before is not None and self.options.purpose == "evaluate":
+        if self.counting is None and (before := self.options.federation) and self.options.purpose == "evaluate":
             return before
         due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)  # of no samples before it
         if self.due is not None and due != self.due.name:

@@ -23,9 +23,10 @@ from logging import ERROR, WARNING
 from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app import Context, Message, MessageType
+from flwr.app import Context, Error, Message, MessageType
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
@@ -83,12 +84,14 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
         with masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
             reply = call_next(request, context)
-        metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
-        if REFUSED in metrics:
+        if REFUSED in (metrics := compat.recorddict_to_fitres(reply.content, keep_input=True).metrics):
             raise FlyNNError(str(metrics[REFUSED]))
         return reply
 
-    return secaggplus_mod(message, context, count)
+    try:
+        return secaggplus_mod(message, context, count)
+    except FlyNNError as error:  # as a reply, since Flower would log an exception with its traceback
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
 
 
 def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
@@ -127,8 +130,7 @@ def check_setup(configs: dict[str, Any]) -> None:
         expected = f"at least {LEAST_PARTIES} parties and shares, and a threshold above half of them"
         raise PayloadError("secure sum", expected, f"{parties}, {shares} and {threshold}")
     bound = target // 2
-    power = bound_for(min(max(bound, 1), LARGEST_BOUND))
-    if (modulus, clip, target, bound) != (MODULUS, bound, 2 * bound, power):
+    if (modulus, clip, target, bound) != (MODULUS, bound, 2 * bound, bound_for(min(max(bound, 1), LARGEST_BOUND))):
         got = f"clipping at {clip}, a target of {target} and modulus {modulus}"
         raise PayloadError("secure sum", "a step of 1, a bound that is a power of two and modulus 2**32", got)
     if parties > room(bound):
@@ -188,8 +190,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
 
     def fit(grid: Grid, context: Context) -> None:
         strategy: Any = cast(LegacyContext, context).strategy
-        own = getattr(strategy, "secure_bound", None)
-        if own != bound:
+        if (own := getattr(strategy, "secure_bound", None)) != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
         replies = Replies(grid, lambda: (strategy.run.n_secure_entries,), strategy.note_failure)

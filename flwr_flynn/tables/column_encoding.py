@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -51,6 +51,8 @@ class Column:
         Texts of missing values in files, beside the usual ones.
     required : bool, default=False
         Refuse a table without the column, in which all values would be gaps.
+    synonyms : mapping of str to str
+        Of a category: other texts of a level, such as ``{"ja": "yes"}``; kept as sorted pairs.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Column:
     unit: str = ""
     gap_texts: Sequence[str] = ()
     required: bool = False
+    synonyms: Mapping[str, str] | Sequence[tuple[str, str]] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.name, str):
@@ -77,6 +80,7 @@ class Column:
             expected = f"different texts of 1 to {LONGEST} characters, of a category alone"
             raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
         object.__setattr__(self, "levels", levels)
+        object.__setattr__(self, "synonyms", _checked_synonyms(f"column {self.name!r} synonyms", self.synonyms, levels))
         object.__setattr__(self, "gap_texts", _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts))
         for end in ("low", "high"):
             if getattr(self, end) is not None:
@@ -113,12 +117,12 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields that differ from their defaults, as plain Python values."""
-        return unusual(self)
+        return unusual(self) | ({"synonyms": dict(self.synonyms)} if self.synonyms else {})
 
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
-            codes = np.fromiter(map(LevelCodes(self.levels), values.tolist()), np.int64, len(values))
+            codes = np.fromiter(map(LevelCodes(self), values.tolist()), np.int64, len(values))
             known = np.flatnonzero(codes >= 0)
             out[:] = 0.0
             out[known, codes[known]] = 1.0
@@ -145,18 +149,19 @@ class Column:
 
 
 class LevelCodes(dict[Any, int]):
-    """Index of each level; -1 for an unknown one, -2 for a gap. Called with a value.
+    """Index of each level of a column and of its synonyms; -1 for an unknown one, -2 for a gap. Called with a value.
 
     A value that is no level is looked up in the forms that levels may have elsewhere (`forms_of_level`), unless two
     levels have the form: what a file writes as Heart, True or 01 another one writes as heart, 1 or 1.
     """
 
-    def __init__(self, levels: Sequence[str]) -> None:
-        forms: dict[str, set[int]] = {}
-        for index, level in enumerate(levels):
-            for form in forms_of_level(level):
+    def __init__(self, column: Column) -> None:
+        codes, forms = {level: index for index, level in enumerate(column.levels)}, dict[str, set[int]]()
+        codes |= {text: codes[level] for text, level in dict(column.synonyms).items()}
+        for text, index in codes.items():
+            for form in forms_of_level(text):
                 forms.setdefault(form, set()).add(index)
-        super().__init__({level: index for index, level in enumerate(levels)})
+        super().__init__(codes)
         self[None] = -2
         self._forms = {form: min(indices) for form, indices in forms.items() if len(indices) == 1}
 
@@ -168,6 +173,16 @@ class LevelCodes(dict[Any, int]):
                 return code
             self[value] = code
         return self[value]
+
+
+def _checked_synonyms(what: str, given: Any, levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    pairs = dict(given) if isinstance(given, Mapping | tuple) else None
+    if pairs is None or len(pairs) > MOST_LEVELS or not all(map(is_nameable, [*pairs, *pairs.values()])):
+        raise SchemaError(what, f"a table of at most {MOST_LEVELS} short printable texts", type(given).__name__)
+    named = {as_level(text) or "": as_level(level) or "" for text, level in pairs.items()}
+    if bad := sum(text in levels or level not in levels for text, level in named.items()) + len(pairs) - len(named):
+        raise SchemaError(what, "different texts that are no levels, each for one of the levels", f"{bad} others")
+    return tuple(sorted(named.items()))
 
 
 def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:

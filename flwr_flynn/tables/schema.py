@@ -85,6 +85,8 @@ class Schema:
             raise SchemaError("columns", "columns of different names", f"{n_same} named again")
         if not 1 <= self.width <= MOST_NUMBERS:
             raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
+        if (n := sum(len(column.synonyms) for column in self.columns)) > MOST_NUMBERS:
+            raise SchemaError("columns", f"at most {MOST_NUMBERS} synonyms in all", n)
         if self.label != "" and (not is_nameable(self.label) or self.label in self.names):
             raise SchemaError("label", "the name of no other column", shown(self.label))
 
@@ -339,6 +341,8 @@ def _entries(column: str, values: Mapping[str, Any], notes: Mapping[tuple[str, s
 def _in_toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_in_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_in_toml(key)} = {_in_toml(each)}' for key, each in value.items())} }}"
     if isinstance(value, str):
         # TOML takes JSON's escapes, but no pairs of surrogates, and the last control character of ASCII not as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 
 from flwr_flynn import FlyNNClassifier
+from flwr_flynn.app import server_app
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.datasets import encoded_share, own_share, private_rows
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.app.data.table_file import Reading
+from flwr_flynn.app.metrics_json import coinciding
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.try_files import FilesGrid
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
@@ -27,7 +31,8 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
-from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
 from tests.app.data.private import private_share
 from tests.raising import raises
@@ -125,6 +130,34 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
     assert "'after'; 1 others" in run.state.results["columns"].missing["2"]
 
 
+@pytest.mark.parametrize(
+    ("n", "n_ill", "gaps", "warns"),
+    [
+        (120, 80, 120, True),  # the column is not there
+        (120, 80, 100, True),
+        (120, 80, 50, False),
+        (120, 20, 120, False),  # as many are ill as elsewhere
+        (90, 80, 90, False),  # few samples
+    ],
+)
+def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n: int, n_ill: int, gaps: int, warns: bool) -> None:
+    parts = []
+    for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):
+        X = frame_of(rows, seed)[0].rename(columns={"after": "troponin"})
+        parts.append((X, np.where(np.arange(rows) < ill, "yes", "no")))
+    parts[2][0].loc[: gaps - 1, "troponin"] = np.nan
+    if gaps == n:
+        parts[2] = (parts[2][0][["before"]], parts[2][1])
+    run = run_of([party(part, name) for part, name in zip(parts, "abc", strict=True)])
+    found = coinciding(run)
+    assert set(found) == ({"troponin"} if warns else set())
+    if warns:
+        assert {word for word in ("c", "67", "13") if word in found["troponin"]} == {"c", "67", "13"}
+    schema = Schema([Column("before", "number"), Column("troponin", "number")])
+    named = {"spec": HashPlan(schema.width, 2, 200, "auto"), "classes": ("no", "yes"), "feature_names": schema}
+    assert coinciding(federate(RunOptions(**named, min_parties=3), [party(part) for part in parts])) == {}
+
+
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
 def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order() -> None:
     parties = [party(path, label="num") for path in HEART]
@@ -144,6 +177,35 @@ def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange
     assert set(caught.value.missing) == {"bad"}
     empty = party(written(tmp_path / "empty.csv", "before,after,label\n"), "empty")
     assert run_of([good, empty]).counts.n_per_class.sum() == 40
+    with raises(AggregationError, counted=0, min_parties=2, missing={}):
+        run_of([empty, empty])
+
+
+@pytest.mark.parametrize("scaling", ["auto", None])
+@pytest.mark.parametrize("names", [("before", "after"), None])
+def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling: Any, names: Any) -> None:
+    X, y = frame_of(40)
+    rows = X if names else X.to_numpy()
+    plan = HashPlan(2, 2, 200, scaling, hash_dim=256, hash_nnz=8, effort="quick")
+    options = RunOptions(spec=plan, classes=("no", "yes"), min_parties=2, feature_names=names)
+    with raises(AggregationError, counted=0, min_parties=2, missing={}):
+        _ = federate(options, [party((rows[:0], y[:0]))] * 2).model
+    assert federate(options, [party((rows, y)), party((rows[:0], y[:0]))]).model.counts_.n_examples == 40
+
+
+@pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
+def test_a_deployed_run_of_no_samples_ends_with_one_error(settings: Any, tmp_path: Path) -> None:
+    path = written(tmp_path / "empty.csv", "before,after,label\n")
+    grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
+    given = {
+        "classes": "no,yes",
+        "min-available": 3,
+        "output-dir": str(tmp_path / "out"),
+        "nodes-at-a-time": 3,
+    } | settings
+    with raises(AggregationError, counted=0, min_parties=3, missing={}):
+        server_app.main(grid, Context(1, 0, {}, RecordDict(), given))
+    assert not [*(tmp_path / "out").glob("*.npz")]
 
 
 # -------- types
@@ -404,6 +466,32 @@ def test_labels_can_be_mapped_at_one_site(tmp_path: Path) -> None:
     assert own_share(node).y.tolist() == ["yes", "no", "other"]
     block = next(iter(private_rows(node, bytes).blocks(9)))
     assert block.read(slice(0, 3))[1].tolist() == ["yes", "no", "other"]
+
+
+def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "schema.toml").write_text(
+        '[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n'
+        'synonyms = { ja = "yes", Y = "yes", "0" = "no" }\n'
+    )
+    schema = read_schema(tmp_path / "schema.toml")
+    path = written(tmp_path / "a.csv", "smoker,label\nyes,x\nJa,x\nY,x\n0,x\nno,x\nvielleicht,x\n,x\n")
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    right = [[0, 1, 0]] * 3 + [[1, 0, 0]] * 2 + [[0, 0, 0], [0, 0, 1]]
+    assert encoded_share(node, schema).X.tolist() == right
+    assert schema.encode(pd.read_csv(path)[["smoker"]]).tolist() == right
+    rows, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])  # those of a private party
+    assert (rows.tolist(), fits.all()) == (right, True)
+    numbers = written(tmp_path / "b.csv", "smoker,label\n0,x\n0,x\n")
+    assert encoded_share(NodeConfig(data_path=str(numbers), test_fraction=0.0), schema).X.tolist() == [[1, 0, 0]] * 2
+    assert main(["check", str(path), str(tmp_path / "schema.toml")]) == 0
+    assert "1" in next(line for line in capsys.readouterr().out.splitlines() if "smoker" in line).split()
+    X, y = pd.DataFrame({"smoker": ["ja", "0"] * 20}), np.array(["a", "b"] * 20)
+    plan = HashPlan(schema.width, 2, 40, "auto", hash_dim=64, hash_nnz=4, effort="quick")
+    options = RunOptions(spec=plan, classes=("a", "b"), min_parties=2, feature_names=schema)
+    model = federate(options, [party((X, y)), party((X.replace({"ja": "Y", "0": "no"}), y))]).model
+    model.save(tmp_path / "model.npz")
+    loaded = FlyNNClassifier.load(tmp_path / "model.npz")
+    assert loaded.predict(pd.DataFrame({"smoker": ["JA", "no"]})).tolist() == ["a", "b"]
 
 
 def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> None:

@@ -95,6 +95,14 @@ def test_the_memory_limit_of_the_server_covers_all_phases(
     assert got in caught.value.got
 
 
+@pytest.mark.parametrize("settings", [{"secure": True}, {}, {"parties": "0-2"}, {"min-parties": 3}])
+def test_a_simulation_of_too_large_parties_is_refused_before_the_run(settings: dict[str, Any]) -> None:
+    pytest.importorskip("flwr_datasets")
+    with raises(ConfigError, field="run-config max-examples", got=20):
+        training_plan(RunConfig.parse({"max-examples": 20} | settings), 4)
+    training_plan(RunConfig.parse({"max-examples": 1000} | settings), 4)
+
+
 def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, hash_nnz=4)
     monkeypatch.setattr(datasets, "n_training", lambda _: 10**5)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from flwr_flynn.app.data.datasets import encoded_share
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.samples import codes_of
 from flwr_flynn.model.model import counts_sha256
+from tests.docs.pages import text_of
 from tests.raising import raises
 
 COLUMNS = ("age", "pressure", "sex", "ward", "outcome")
@@ -76,6 +79,28 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, li
 
 
 # -------- the run
+
+
+def test_the_command_that_readme_opens_with_leads_to_a_report(folder: Path) -> None:
+    command = shlex.split(re.findall(r"^`(flwr-flynn [^`]+)`$", text_of("README.md"), re.MULTILINE)[0])
+    assert main(command[1:]) == 0
+    assert {"report.html", "model.npz"} <= {path.name for path in (folder / "flwr-flynn-try").iterdir()}
+
+
+def test_gaps_that_tell_the_site_are_in_log_and_report(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, n in (("basel", 160), ("bern", 160), ("chur", 300)):
+        ill = [row for row in hospital(f"{name}.csv", n, 1) if name != "chur" or row["outcome"] == "yes"]
+        with open(f"{name}.csv", "w", newline="") as stream:
+            out = csv.DictWriter(
+                stream, [c for c in COLUMNS if name != "chur" or c != "pressure"], extrasaction="ignore"
+            )
+            out.writeheader()
+            out.writerows(ill)
+    report = tried("basel.csv", "bern.csv", "chur.csv", *QUICK, out="made")
+    assert set(report["schema"]["coinciding"]) == {"pressure"}
+    text = report["schema"]["coinciding"]["pressure"]
+    assert text in (folder / "made" / "report.html").read_text()
+    assert ("pressure", text) in [record.args for record in caplog.records]
 
 
 def test_three_files_are_a_deployment_of_three_parties(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn import message
-from flwr_flynn.errors import ConfigError
+from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -86,6 +86,24 @@ def test_the_train_channel_of_a_secure_run_has_secure_sums_alone() -> None:
     plan = [HISTOGRAM, *secretly(options_for(GRID[0]), shares()).phases]
     with raises(ConfigError, field="phases", got="histogram"):
         secretly(options_for(GRID[0], phases=plan), shares())
+
+
+@pytest.mark.parametrize("n_large", [1, 4, 5])
+def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large: int) -> None:
+    parts = shares(n=5)
+    for part in parts[:n_large]:
+        for name in ("X", "y"):
+            part[name] = np.concatenate([part[name]] * 4)
+    run = secretly(options_for(AUTO), parts)
+    large = {f"{i}" for i in range(n_large)}
+    for name, roster in run.rosters.items():
+        assert not [cid for cid in large if cid in roster], name
+    if n_large == 1:
+        assert len(run.model.model_.members)
+        return
+    with raises(AggregationError, counted=0) as caught:
+        _ = run.model
+    assert "max-examples" in str(caught.value)
 
 
 # ---- columns
@@ -178,7 +196,7 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound() -> None:
 # ---- the Gram matrix
 
 
-@pytest.mark.parametrize("bound", [32, 2**20, 2**28])
+@pytest.mark.parametrize("bound", [64, 2**20, 2**28])
 def test_the_gram_matrix_of_any_bound_is_that_in_clear(bound: int) -> None:
     options, parts = options_for(GRID[0], gram=16), shares()
     secret = secretly(options, parts, bound=bound)

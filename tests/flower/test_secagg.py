@@ -14,6 +14,7 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import FitIns, FitRes, ndarrays_to_parameters
+from flwr.common.constant import ErrorCode
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
@@ -78,7 +79,8 @@ class Wire:
             reply = self.apps[node](arrived, self.contexts[node])
         except Exception as error:  # noqa: BLE001 - what Flower makes of it
             return Message(Error(1, str(error)), reply_to=message)
-        self.sent.append((node, str(stage), reply))
+        if reply.has_content():
+            self.sent.append((node, str(stage), reply))
         return reply
 
 
@@ -361,6 +363,23 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
     strategy, _ = counted([party(0), party(1), odd, party(2), party(3)])
     assert strategy.counts == total(0, 1, 2, 3)
     assert reason in strategy.missing["node 3"]
+
+
+def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replies: list[Message] = []
+
+    class Kept(Wire):
+        def reply(self, message: Message) -> Message:
+            replies.append(super().reply(message))
+            return replies[-1]
+
+    strategy, _ = counted([party(i, n=257) for i in range(3)], wire=Kept)
+    assert [reply.error.code for reply in replies if reply.has_error()] == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
+    with pytest.raises(AggregationError, match="max-examples") as caught:
+        _ = strategy.model
+    assert set(caught.value.missing.values()) == {"failed: phase counts failed at this party"}
 
 
 @pytest.mark.parametrize("clip", [64, 512])

@@ -47,6 +47,11 @@ def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., 
     parties = {f"site{i}": {"data": (DIGITS.X[i::3], DIGITS.y[i::3]), "secure": i == 2} for i in range(3)}
     flower = deployment(parties)
     public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3}
+    large = flower.run(secure=True, max_examples=20, evaluate="false", decay="0.8", **public, **SMALL)
+    assert large.status == "finished:failed"
+    (line,) = {line for line in large.output.splitlines() if line.startswith("FAILED: ")}
+    assert "max-examples" in line
+    assert "Traceback" not in line
     secret = flower.run(secure=True, max_examples=1000, evaluate="false", decay="0.8", **public, **SMALL)
     assert secret.status == "finished:completed", secret.output[-6000:]
     assert secret.row("parties counted") == "3 of 3"

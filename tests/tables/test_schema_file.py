@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
+from flwr_flynn.tables.table import as_level
 from tests.raising import raises
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
+OTHERS = ("ja", "1", 'a "quoted" one', "a.b = c", "\U0001f600\u00e4")
 NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -29,7 +32,10 @@ def columns(draw: Any, name: str) -> Column:
         low = high = None
     texts = st.text(st.characters(codec="utf-8"), max_size=9)
     gaps = draw(st.lists(texts.filter(str.isprintable), max_size=3))
-    return Column(name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps)
+    column = Column(name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps)
+    texts = [text for text in OTHERS if as_level(text) not in column.levels] if column.levels else []
+    synonyms = {text: draw(st.sampled_from(list(column.levels))) for text in texts[: draw(st.integers(0, 5))]}
+    return replace(column, synonyms=synonyms)
 
 
 @st.composite
@@ -74,6 +80,20 @@ HOSTILE: dict[str, bytes] = {
     "a range of dates": b"[[column]]\nname = 'a'\nkind = 'number'\nlow = 2024-01-01\n",
     "gap texts that are none": b"gap-texts = 'NA'\n[[column]]\nname = 'a'\nkind = 'number'\n",
     "gap texts of numbers": b"[[column]]\nname = 'a'\nkind = 'number'\ngap-texts = [1]\n",
+    "synonyms of a number": b"[[column]]\nname = 'a'\nkind = 'number'\nsynonyms = { ja = 'yes' }\n",
+    "synonyms that are none": b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = ['yes']\nsynonyms = ['ja']\n",
+    "synonyms of no level": b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = ['yes']\nsynonyms = { ja = 'no' }\n",
+    "synonyms of texts": b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = ['yes']\nsynonyms = { ja = 1 }\n",
+    "a synonym that is a level": (
+        b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = ['no', 'yes']\nsynonyms = { no = 'yes' }\n"
+    ),
+    "a synonym in two forms": (
+        b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = ['yes']\nsynonyms = { 1 = 'yes', '1.0' = 'yes' }\n"
+    ),
+    "too many synonyms": (
+        b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = ['yes']\n[column.synonyms]\n"
+        + b"".join(b"k%d = 'yes'\n" % i for i in range(1025))
+    ),
     "classes of two types": b"classes = ['a', 1]\n[[column]]\nname = 'a'\nkind = 'number'\n",
     "too large": b"#" * (LARGEST + 1),
 }
@@ -104,3 +124,13 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
     assert found == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
     with pytest.raises(FileNotFoundError):
         read_schema(tmp_path / "gone.toml")
+
+
+def test_synonyms_of_levels_are_in_a_schema_s_digest_where_it_has_some() -> None:
+    plain, given = Column("a", "category", ["yes"]), Column("a", "category", ["yes"], synonyms={"ja": "yes"})
+    assert "synonyms" not in plain.to_dict()
+    assert given.to_dict()["synonyms"] == {"ja": "yes"}
+    assert Schema.from_dict(Schema([given]).to_dict()) == Schema([given])
+    with raises(SchemaError, field="columns"):
+        many = {"kind": "category", "levels": ["yes"], "synonyms": {str(i): "yes" for i in range(1024)}}
+        Schema.from_dict({"columns": [{"name": str(i), **many} for i in range(65)]})

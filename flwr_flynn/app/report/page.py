@@ -150,7 +150,7 @@ SHAPE: dict[str, Any] = {
     "classes": [_label],
     "class_sizes": Each([_count]),
     "evaluation": _EVALUATION,
-    "schema": {"missing": _REASONS},
+    "schema": {"missing": _REASONS, "coinciding": _REASONS},
     "columns": {"missing": _REASONS},
     "members": [{"hash_dim": _count, "row_nnz": _count, "hash_nnz": _count, "weight": _figure, "decay": _figure}],
     "specs": [{"hash_dim": _MAYBE_COUNT}],

@@ -95,8 +95,10 @@ def skew(report: Report) -> Parts:
         f"The party furthest from the mix of all comes first: at {order[0]}, {100 * far[order[0]]:.0f} % of the "
         "samples would have to be of another class."
     )
+    warned = ((report["schema"] or {}).get("coinciding") or {}).items()
     return [
         sentence(said),
+        *(sentence(f"Column {name!r} tells the site, and so its classes: it is {text}.") for name, text in warned),
         shades("Training samples by party and class", "party", head, [("all parties", pooled[:MOST_CLASSES]), *first]),
         more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
         left_out(len(sizes), "parties", order=", those nearest to the mix of all"),

@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from flwr_flynn.errors import AggregationError, PayloadError
-from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.request import Request, register
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.roster import Member, missing_text, require_samples
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
 from flwr_flynn.tables.schema import LEARNED_LEVELS
+from flwr_flynn.tables.table import form_of
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
@@ -70,8 +72,7 @@ class SchemaRequest(Request[TableSummary]):
         return TableSummary({}, 0)
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
-        if announced > MOST_ROWS // 1024:
+        if (announced := reply.announced) > MOST_ROWS // 1024:
             raise PayloadError("summary", f"at most {MOST_ROWS // 1024} examples", announced)
         return Sizes(announced, announced)
 
@@ -93,6 +94,12 @@ class LearnedSchema:
 
     left_out: dict[str, str]  # reasons of columns that are not in the schema, by name
     missing: dict[str, str]  # reasons of parties without an answer, by name
+    held: dict[str, frozenset[str]]  # forms of names of columns that a party has for half of its rows, by cid
+
+
+def _held(summary: TableSummary, _: int) -> frozenset[str]:
+    known = {name: each.n_rows - each.gaps for name, each in summary.columns.items()}
+    return frozenset(form_of(name) for name, n in known.items() if 2 * n >= summary.n_rows)
 
 
 def _ask(state: RunState, context: Context) -> SchemaRequest:
@@ -103,9 +110,10 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     """The state with the schema, and with placeholders of specs for the numbers of its rows."""
     options, n_able = context.options, len(batch.passed) + len(context.missing) - len(batch.refused)
     if batch.refused and n_able < options.min_parties:  # whoever has not answered yet may still do so
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in context.missing.items())
-        text = f"{n_able} of {options.min_parties} required parties can go on: {reasons}"
+        text = f"{n_able} of {options.min_parties} required parties can go on: {missing_text(context.missing)}"
         raise AggregationError(text, 0, options.min_parties, dict(context.missing))
+    if batch.passed:
+        require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
     left_out: dict[str, str] = {}
     run = state.run_spec
     if batch.total.n_rows:
@@ -115,8 +123,9 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         # Numbers without names and gaps are hashed as they stand.
         names = schema if schema.is_named or not schema.is_plain else None
         run = replace(run, specs=options.counted_specs(specs), feature_names=names)
-    result = LearnedSchema(left_out, dict(context.missing))
+    result = LearnedSchema(left_out, dict(context.missing), batch.parts)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 
-SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content="names, kinds, levels and gaps of the columns")
+_CONTENT = "names, kinds, levels and gaps of the columns"
+SCHEMA = Phase("schema", TRAIN, _ask, _fold, partial(collect_each, keep=_held), derives_specs=True, content=_CONTENT)

@@ -204,7 +204,7 @@ def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
 def test_parties_without_samples_have_no_gram_matrix() -> None:
     empty = [{**part, "X": part["X"][:0], "y": part["y"][:0]} for part in parts()[:2]]
     run = in_process(options(SPEC, decay=0.5), empty)
-    assert scoring_of(run) is None
+    assert run.state.results["gram evaluation"].scoring is None
     assert not any(run.state.results[name].missing for name in PHASES)
 
 
