@@ -2,13 +2,11 @@
 
 EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside lean SciPy, torchhd and the hardware's limit",
-    "overhead": "the time that FlyNN adds to a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
     "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
     "trees": "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees",
-    "large_file": "a CSV file larger than memory: rows a second and memory while it is read and counted",
     "forget": "seconds and bytes to forget samples of a party, beside training again",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",

@@ -13,19 +13,21 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import tracemalloc
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulations.overhead import superlink
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 
 _ROOT = Path(__file__).parents[1]
@@ -185,6 +187,44 @@ class Memory(threading.Thread):
         return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
+@contextmanager
+def superlink(home: Path) -> Iterator[dict[str, str]]:
+    """A simulated SuperLink of its own, known to `flwr` as `scale`; yields the environment to call `flwr` in."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home.mkdir()
+    (home / "config.toml").write_text(f'[superlink.scale]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
+    environment = os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
+    with (home / "superlink.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--disable-runtime-dependency-installation"], cwd=home, env=environment, stdout=log, stderr=log
+        )
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/health", process)
+            yield environment
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(120):
+        try:
+            urllib.request.urlopen(address, timeout=1).close()
+            return
+        except OSError:
+            if process.poll() is not None:
+                break
+            time.sleep(0.5)
+    raise RuntimeError("the SuperLink did not start; see superlink.log")
+
+
 def simulated(supernodes: int, settings: str) -> Row:
     """One `flwr run` with so many SuperNodes."""
     with tempfile.TemporaryDirectory() as name:
@@ -195,7 +235,7 @@ def simulated(supernodes: int, settings: str) -> Row:
             start = time.perf_counter()
             done = subprocess.run(
                 [
-                    *("flwr", "run", str(_ROOT), "overhead", "--stream"),
+                    *("flwr", "run", str(_ROOT), "scale", "--stream"),
                     *("--federation-config", f"num-supernodes={supernodes} client-resources-num-cpus=1"),
                     *("--run-config", f"output-dir={json.dumps(str(out))} {settings}"),
                 ],
