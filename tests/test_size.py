@@ -17,8 +17,8 @@ SIZES = {
     "privacy": 1003,
     "federated": 3897,
     "flower": 884,
-    "app": 4154,
-    "all": 15549,
+    "app": 4157,
+    "all": 15552,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -30,7 +30,7 @@ from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.data.csv_file import CsvFile, header_of
 from flwr_flynn.app.data.datasets import full_text, opened_own
-from flwr_flynn.app.data.dialect import codec, ending, objects
+from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, codec, ending, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
 from flwr_flynn.app.data.parquet_file import opened_parquet
 from flwr_flynn.app.data.share import coded_labels, counted
@@ -51,7 +51,7 @@ _OWN = ("action", "federation", "relearn", "min-available", "nodes-at-a-time", "
 
 
 def run_files(
-    paths: Sequence[str], node: Mapping[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
+    paths: Sequence[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
 ) -> int:
     """Run a federation in which each file is a party, and print its table and the paths of its results.
 
@@ -77,7 +77,8 @@ def run_files(
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.WARNING)
-        parts = _split(paths, by, node, Path(folder)) if by else [*map(Path, paths)]
+        parts, found = _split(paths, by, node, Path(folder)) if by else ([*map(Path, paths)], {})
+        node = found | node  # each part is read as the whole file was
         sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in _named(parts)]
         given = _settings(settings, {site.raw["party-id"]: site.raw for site in sites})
         given |= {"min-available": len(sites), "nodes-at-a-time": len(sites), "output-dir": out or "flwr-flynn-try"}
@@ -149,8 +150,8 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield names[-1], path
 
 
-def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write the rows of one file in a part for each value of a column, without this column."""
+def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """Write the rows of one file in a part for each value of a column, without it; paths and what was detected."""
     path = existing(Path(paths[0]))
     if len(paths) > 1 or ending(path) == ".npz":
         raise ConfigError("--by", "one CSV or Parquet file", f"{len(paths)} files, the first a {ending(path)} file")
@@ -175,7 +176,9 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
     else:
         with opened_parquet(path) as source:
             table = source.read().drop([name for name in source.schema_arrow.names if as_name(name) == as_name(by)])
-    parts: list[Path] = []
+    parts, dialect = list[Path](), file.reading.dialect
+    mark = next((name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator), "")
+    found = {"separator": mark, "decimal": dialect.decimal, "encoding": dialect.encoding}
     for value, rows in sorted(rows_of.items()):
         name = re.sub(r"[^\w .+-]", "_", value)[:60]
         parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
@@ -185,7 +188,7 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
             continue
         with parts[-1].open("w", encoding=encoding, newline="") as stream:
             csv.writer(stream, delimiter=separator).writerows([head, *(lines[row] for row in rows)])
-    return parts
+    return parts, found if isinstance(file, CsvFile) else {}
 
 
 # ---- faults before anything is counted

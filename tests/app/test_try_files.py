@@ -299,3 +299,15 @@ def test_options_of_csv_files_are_node_settings_of_all_parties(folder: Path) -> 
     report = tried("a.csv", "b.csv", *QUICK, *options)
     column = next(column for column in report["schema"]["columns"] if column["name"] == "sex")
     assert (column["levels"], column.get("gaps", True)) == (["m"], True)
+
+
+def test_the_parts_of_a_file_are_read_as_the_whole_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One part has groups of three digits alone, of which its own rows would not tell the decimal mark."""
+    rows = [f"{site};{value},{i % 10}5;{'no' if i % 2 else 'yes'}" for i, (site, value) in enumerate([("a", 1)] * 40)]
+    rows += [f"b;{i + 1},250;{'no' if i % 2 else 'yes'}" for i in range(40)]
+    (folder / "whole.csv").write_text("site;dose;label\n" + "\n".join(rows) + "\n")
+    parts, found = try_files._split([str(folder / "whole.csv")], "site", {}, folder)
+    assert found == {"separator": ";", "decimal": ",", "encoding": "utf-8"}
+    assert [part.stem for part in parts] == ["a", "b"]
+    assert try_files.run_files([str(folder / "whole.csv")], {"test-fraction": 0.0}, "site") == 0
+    assert "REFUSED" not in capsys.readouterr().out
