@@ -44,7 +44,7 @@ def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | No
 
 def checked_weight(given: Any, rule: str, classes: npt.NDArray[Any]) -> ClassWeight:
     """The `class_weight` of an estimator as the functions here take it, for (L,) class labels."""
-    if rule == "novelty" or given is None or isinstance(given, str):
+    if given is None or isinstance(given, str):
         return "balanced" if rule == "novelty" else given
     from sklearn.utils.class_weight import compute_class_weight
 
