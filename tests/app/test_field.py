@@ -92,10 +92,12 @@ def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
     X, y = frame_of(60)
     frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
     for order in ([frames, arrays], [arrays, frames]):
-        run = run_of(order, min_parties=1)
+        with pytest.warns(UserWarning, match="^phase columns: no answer of array "):
+            run = run_of(order, min_parties=1)
         assert set(run.state.results["columns"].missing) == {"array"}
     given = {"classes": ("no", "yes"), "min_parties": 1, "fraction_evaluate": 0.0}
-    run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
+    with pytest.warns(UserWarning, match="^phase counts: no answer of frame "):
+        run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
     assert "feature_names" in run.rosters["counts"].missing["frame"]
 
 
@@ -117,7 +119,8 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
     run = run_of([party(part, str(index)) for index, part in enumerate(parts)])
     assert run.counts.n_per_class.sum() == 240
     parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
-    run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
+    with pytest.warns(UserWarning, match="^phase columns: no answer of 2 "):
+        run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
     assert "'after'; 1 others" in run.state.results["columns"].missing["2"]
 
 
