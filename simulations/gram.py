@@ -52,7 +52,7 @@ Array = npt.NDArray[Any]
 
 BUILT = "as built"
 DIRECTIONS = {"0 directions": 0, "32 directions": 32, "128 directions": 128, "all directions": -1}
-SHARES = {"half of the weight": 0.5, "all of the weight": 1.0}
+SHARES = {"all of the weight": 1.0}
 TREES = ("forest", "boosting")
 VARIANTS = (BUILT, *DIRECTIONS, *SHARES)
 _MOST_TEST = 1000
@@ -94,13 +94,12 @@ def scorings(model: FlyNNClassifier, X: Array, y: Array) -> Iterator[tuple[str, 
     assert model._gram is not None
     matrix = model._gram.sums
     fit = GramFit.of(matrix)
-    # The committee's accuracy is not kept, and the share follows from it: the share stays as it is.
     left_out = kept(X, y, matrix.n_per_class, N_LEFT_OUT)
     n_per_class = np.bincount(y[left_out], minlength=n_classes)
     for name, n_directions in DIRECTIONS.items():
         other = replace(fit, leverage=leverage_by(fit, matrix, n_directions))
         tables = other.tables(built.specs, X[left_out], y[left_out])
-        found = other.scoring(built.specs, n_per_class, *tables, None)
+        found = other.scoring(built.specs, n_per_class, *tables)
         yield name, found and replace(found, share=built.share)
 
 
@@ -111,7 +110,7 @@ def draw_row(X: Array, y: Array, X_test: Array, y_test: Array, rows: int | None,
     def recall(predicted: Array) -> float:
         return float(baselines.balanced_accuracy(y_test, predicted, n_classes))
 
-    model = FlyNNClassifier(effort="thorough", gram=rows).fit(X, y)
+    model = FlyNNClassifier(effort="thorough", gram=rows, class_weight="balanced").fit(X, y)
     inputs, codes = X, np.unique(y, return_inverse=True)[1].astype(np.int64)
     row: Row = {}
     for name, scoring in [("committee", None), *scorings(model, inputs, codes)]:

@@ -157,7 +157,8 @@ def _trained_row(method: str, trained: Trained, seconds: float, **detail: Any) -
 
 
 def _flynn(settings: Settings, parameters: Row) -> Callable[[Array], FlyNNClassifier]:
-    return lambda y: FlyNNClassifier(seed=settings.seed, n_jobs=settings.threads, **parameters)
+    given = {"seed": settings.seed, "n_jobs": settings.threads, "class_weight": "balanced"} | parameters
+    return lambda y: FlyNNClassifier(**given)
 
 
 def _sizes(fitted: Any) -> Row:
@@ -353,9 +354,8 @@ def _split(problem: Problem) -> tuple[Array, Array]:
 def calibration(problem: Problem, settings: Settings) -> list[Row]:
     """Calibration of the probabilities of FlyNN, kNN and logistic regression, on one split.
 
-    kNN: standardised columns, see `knn_probabilities`; logistic regression: the same columns, trained to the end. FlyNN
-    takes all classes for equally frequent, so ``balanced log-loss``, the mean over classes of theirs, is fairer to it
-    where they are not. Probabilities below 1e-6 count as 1e-6.
+    kNN: standardised columns, see `knn_probabilities`; logistic regression: the same columns, trained to the end.
+    ``balanced log-loss`` is the mean over classes of theirs. Probabilities below 1e-6 count as 1e-6.
     """
     from sklearn.linear_model import LogisticRegression
 

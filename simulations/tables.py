@@ -93,7 +93,7 @@ def encoded(frame: pd.DataFrame) -> Any:
         return SimpleImputer(keep_empty_features=True)
 
     columns = ColumnTransformer([(f"column {name}", step(name), [name]) for name in sorted(frame, key=str)])
-    return make_pipeline(columns, FlyNNClassifier(n_jobs=1))
+    return make_pipeline(columns, FlyNNClassifier(n_jobs=1, class_weight="balanced"))
 
 
 def _boosting(frame: pd.DataFrame, **more: Any) -> Any:
@@ -128,14 +128,14 @@ def _knn(frame: pd.DataFrame) -> Any:
 
 
 METHODS: dict[str, Callable[[pd.DataFrame], Any]] = {
-    FLYNN: lambda frame: FlyNNClassifier(n_jobs=1),
+    FLYNN: lambda frame: FlyNNClassifier(n_jobs=1, class_weight="balanced"),
     ENCODED: encoded,
     BOOSTING: _boosting,
     SMALL: lambda frame: _boosting(frame, max_leaf_nodes=8, learning_rate=0.05),
     FOREST: _forest,
     LOGISTIC: _logistic,
     KNN: _knn,
-    THOROUGH: lambda frame: FlyNNClassifier(effort="thorough", n_jobs=1),
+    THOROUGH: lambda frame: FlyNNClassifier(effort="thorough", n_jobs=1, class_weight="balanced"),
 }
 _BEHIND_SKRUB = (FOREST, LOGISTIC, KNN)
 

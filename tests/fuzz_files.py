@@ -24,6 +24,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
+from flwr_flynn.model.class_prior import counted_prior
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import SimulatedRelease, ledger_format
@@ -251,7 +252,8 @@ class Files:
         for name in ("run_spec", "totals", "members", "phase", "max_members", "is_selected", "is_thorough"):
             assert getattr(again, name) == getattr(federation, name)
         assert again.shared.sha256() == federation.shared.sha256()
-        assert again.shared.prior is None
+        prior = counted_prior(again.counts, again.run_spec.class_weight)
+        np.testing.assert_equal(again.shared.prior, prior)
         assert again.shared.guarantee == again.run_spec.guarantee
 
     # ---- a party's ledger of private answers

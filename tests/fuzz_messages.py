@@ -69,7 +69,7 @@ WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 WEIGHTS = (COUNTS[3].array.T - 2).astype(np.int32)
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
-READ = LearnedGram.of(TWO.specs, X, CODES, len(CLASSES), 0.5).scoring
+READ = LearnedGram.of(TWO.specs, X, CODES, len(CLASSES)).scoring
 SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
@@ -101,9 +101,9 @@ def use_tensors(given: Any) -> None:
 
 
 def use_counts(given: Any) -> None:
-    counts = codec.decode(given, HASHER, len(CLASSES))
+    counts = codec.decode_all(given, [HASHER], len(CLASSES))[0]
     check_counts(counts)
-    assert codec.decode(codec.encode(counts), HASHER, len(CLASSES)) == counts
+    assert codec.decode_all(codec.encode(counts), [HASHER], len(CLASSES))[0] == counts
 
 
 def use_blocks(given: Any) -> None:
@@ -114,9 +114,9 @@ def use_blocks(given: Any) -> None:
 
 
 def use_wide_counts(given: Any) -> None:
-    counts = codec.decode(given, WIDE, len(CLASSES))
+    counts = codec.decode_all(given, [WIDE], len(CLASSES))[0]
     check_counts(counts, WIDE.hash_nnz)
-    assert codec.decode(codec.encode(counts), WIDE, len(CLASSES)) == counts
+    assert codec.decode_all(codec.encode(counts), [WIDE], len(CLASSES))[0] == counts
 
 
 def use_release(given: Any) -> None:

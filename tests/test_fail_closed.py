@@ -405,7 +405,7 @@ def test_samples_loaded_by_other_names_are_loaded_again() -> None:
     client = FlyNNClient(load=load)
     for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
         arrays = client.fit([], counting(RunSpec(SPEC, CLASSES, feature_names=tuple(names))))[0]
-        assert codec.decode(arrays, HASHER, 3) == counts_of(rows, y)
+        assert codec.decode_all(arrays, [HASHER], 3)[0] == counts_of(rows, y)
     assert asked == [tuple("abcd"), tuple("dcba")]
 
 

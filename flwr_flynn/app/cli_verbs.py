@@ -218,6 +218,7 @@ def facts_of(model: Model) -> dict[str, Any]:
     schema, first = model.schema, model.members[0]
     is_exact = not first.counts.noise
     n_per_class = [int(n) for n in first.counts.n_per_class] if is_exact else None
+    prior = np.full(len(model.classes), 1 / len(model.classes)) if model.prior is None else np.exp(model.prior)
     if schema is not None:
         columns: Any = [{"name": column.name, "kind": column.kind} for column in schema.columns]
     else:
@@ -231,8 +232,8 @@ def facts_of(model: Model) -> dict[str, Any]:
         index += column.width
     return {
         "classes": [
-            {"class": label, **({} if n_per_class is None else {"samples": n})}
-            for label, n in zip(model.classes.tolist(), n_per_class or [0] * len(model.classes), strict=True)
+            {"class": label, **({} if n_per_class is None else {"samples": n}), "prior": p}
+            for label, n, p in zip(model.classes.tolist(), n_per_class or [0] * len(prior), prior.tolist(), strict=True)
         ],
         "features": first.spec.n_features,
         "columns": columns,
@@ -247,7 +248,6 @@ def facts_of(model: Model) -> dict[str, Any]:
         ],
         "gram rows": None if model.gram is None else sum(spec.hash_dim for spec in model.gram.specs),
         "refined": model.refined is not None,
-        "class prior": model.prior is not None,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
     }

@@ -23,7 +23,6 @@ from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -240,7 +239,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     }
     if options.plan is None or run_plan.config.min_examples == 1:
         return replace(options, **alone)
-    plain = RunSpec(run_spec.specs, run_spec.classes, feature_names=run_spec.feature_names)
+    plain = replace(run_spec, mechanism=None, bound=None)
     scoring = given_scoring(options.rule, options.decay) or ScoringRule(options.rule, 0.5)
     zeros = [ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring) for spec in plain.specs]
     begun = Federation(plain, model_of_members(plain, zeros), (), "counts", options.max_members, is_selected=False)

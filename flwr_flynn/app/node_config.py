@@ -83,9 +83,7 @@ class NodeConfig(Settings):
         "value in so many of a class and column, neither the lowest nor the highest; 1: all. 2 and 3 are taken as 4",
         low=1,
     )
-    class_prior: bool = setting(
-        True, "the party's copy of the model gets the class prior of its own training samples; not with `max-epsilon`"
-    )
+    class_prior: bool = setting(True, "the party's copy has the class prior of its own samples; not with `max-epsilon`")
     gram: bool = setting(
         False,
         "the Gram matrix, which shows far more than counts, may leave the party in clear if a run asks for it by "

@@ -113,13 +113,15 @@ def _strategy(
         needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
         given |= {"learn_schema": learns, "ignore": config.columns("ignore"), "keep": config.columns("keep")}
+        given["class_weight"] = config.class_weight or None
     else:
         if parties is None:
             _require_min_available(config)
         elif config.action == "update":
             raise config.refused("action", "another in a simulation, whose samples do not change")
         plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
-        given = {name: getattr(saved.run_spec, name) for name in ("classes", "feature_names", "mechanism")}
+        names = "classes", "feature_names", "mechanism", "class_weight"
+        given = {name: getattr(saved.run_spec, name) for name in names}
         given |= {"spec": saved.run_spec.specs, "federation": saved}  # a spec for each member of the model
         bound = saved.run_spec.bound
     if config.secure:

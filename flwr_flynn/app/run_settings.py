@@ -190,14 +190,13 @@ class ScoringSettings(RunSettings):
 
     decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
     rule: str = _scored("balanced", "scoring rule", choices=RULES)
+    class_weight: str = fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
     gram: str = _scored(
         "auto",
         "rows of the hashes of a Gram matrix, 16 to 4096; 0: none; `auto`: by `effort`. A more accurate model by two "
         "more exchanges, about a byte for each pair of rows; not with `epsilon`",
     )
-    class_prior: bool = simulated(
-        True, "simulated parties may use their class prior; deployed ones have the node setting"
-    )
+    class_prior: bool = simulated(True, "simulated parties have their own class prior; deployed ones as they set it")
 
     def check(self) -> None:
         super().check()

@@ -16,6 +16,7 @@ messages in between, and ends with the same model, bit for bit.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.roster import Failures, missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 
 
@@ -42,7 +43,8 @@ def federate(
     Returns
     -------
     Run
-        With the classifier as `model` and the results of all phases in `state`.
+        With the classifier as `model` and the results of all phases in `state`. A `UserWarning` names parties of a new
+        federation that gave no answer in a phase, and why: the model may lack what the phase is for.
     """
     run, cids = Run(options), [str(number) for number in range(len(parties))]
     for _ in range(run.num_rounds):
@@ -54,6 +56,8 @@ def federate(
                         [reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))], drops_arrays=True
                     )
                 taken = run.complete([], Failures())
+                if taken is not None and taken.missing and options.purpose == "train":
+                    warnings.warn(f"phase {taken.phase.name}: no answer of {missing_text(taken.missing)}", stacklevel=2)
                 if watch is not None and taken is not None:
                     watch(run, taken)
     return run

@@ -68,11 +68,6 @@ def encode(*counts: ClassCounts) -> list[Array]:
     return to_arrays(fields, [each.array for each in counts])
 
 
-def decode(arrays: Sequence[Array], hasher: FlyHash, n_classes: int) -> ClassCounts:
-    """The exact counts in a message of one block, see `decode_all`."""
-    return decode_all(arrays, [hasher], n_classes)[0]
-
-
 def decode_all(arrays: Sequence[Array], hashers: Sequence[FlyHash], n_classes: int) -> tuple[ClassCounts, ...]:
     """The exact counts of the same samples by several hashes; a `PayloadError` for counts that no samples make."""
     return counts_of(of_arrays(arrays, counts_fields(hashers, n_classes)), hashers)

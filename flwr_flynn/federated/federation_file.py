@@ -28,6 +28,7 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
+from flwr_flynn.model.class_prior import counted_prior
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule
@@ -167,22 +168,22 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            if "reference" in roster:  # of a run of 0.8 that stopped before its selection
-                raise ModelFileError("reference", "none: alignment is gone, train anew", "one")
             if set(roster) != _ROSTER or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
-            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names)
+            weight = "balanced" if model.prior is None else None
+            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names, weight)
             if roster["mode"] != run.mode:
                 raise ModelFileError("mode", f"{run.mode} with this mechanism and bound", str(roster["mode"])[:40])
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             members = [_member(member, len(classes)) for member in roster["members"]]
             rest = [roster[name] for name in ("phase", "max_members", "selected", "thorough")]
-            # The prior is a party's own, and the guarantee follows from the mechanism: neither from a file.
-            model = replace(model, prior=None, guarantee=run.guarantee)
+            # The prior follows from the counts, and the guarantee from the mechanism: neither from a file.
+            prior = counted_prior(model.members[0].counts, weight)
+            model = replace(model, prior=prior, guarantee=run.guarantee)
             return cls(run, model, members, *rest)
 
 
@@ -202,10 +203,9 @@ def _member(values: Any, n_classes: int) -> Member:
     if not isinstance(sha256, list) or not all(map(is_sha256, sha256)):
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:
-        if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
-            raise ModelFileError("sizes", f"{n_classes} integers, or none", type(sizes).__name__)
-        if len(sizes) != n_classes:  # 0.8 added classes to a federation
-            raise ModelFileError("sizes", f"{n_classes} integers; with later classes train anew (relearn)", len(sizes))
+        is_list = isinstance(sizes, list) and len(sizes) == n_classes  # 0.8 added classes to a federation
+        if not is_list or not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
+            raise ModelFileError("sizes", f"{n_classes} integers (with other classes train anew), or none", "others")
         sizes = tuple(sizes)
     return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
 

@@ -75,6 +75,7 @@ class RunOptionsDict(TypedDict, total=False):
     group_column: str
     accept_failures: bool
     gram: int | None
+    class_weight: str | None
     phases: Sequence[Any] | None
     on_phase: Callable[[Any], object] | None
 
@@ -113,8 +114,9 @@ class RunOptions:
         Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
         their own policies. There is one spec then, without histograms of columns, and no selection.
     federation : Federation, optional
-        A saved run to start from, with its `spec`, `classes`, `mechanism` and `feature_names`. `min_parties` is then
-        the number of parties that must join or leave; with purpose "resume" its members count too.
+        A saved run to start from, with its `spec`, `classes`, `mechanism`, `feature_names` and `class_weight`.
+        `min_parties` is then the number of parties that must join or leave; with purpose "resume" its members count
+        too.
     purpose : {"train", "join", "withdraw", "update", "evaluate", "resume"}, default="train"
         "train" makes a new federation. The others start from a saved one: "join" adds parties, "withdraw" takes out
         those that ask for it, "update" replaces the counts of parties whose samples have changed, "evaluate"
@@ -139,6 +141,9 @@ class RunOptions:
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
         0: none. Default: by the `effort` of a `HashPlan`.
+    class_weight : "balanced", optional
+        All classes are equally frequent for the model, as they always are with rule "novelty". Default: they are as
+        frequent as among the counted samples.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
@@ -166,6 +171,7 @@ class RunOptions:
     group_column: str = ""
     accept_failures: bool = True
     gram: int | None = None
+    class_weight: str | None = None
     phases: Sequence[Any] | None = None
     on_phase: Callable[[Any], object] | None = None
     run_spec: RunSpec = field(init=False)
@@ -239,7 +245,8 @@ class RunOptions:
     def _run_spec(self) -> RunSpec:
         spec = self.spec
         specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
-        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names)
+        weight = "balanced" if self.rule == "novelty" else self.class_weight
+        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names, weight)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if run.is_secure and self.purpose != "evaluate":
@@ -248,7 +255,7 @@ class RunOptions:
                 raise ConfigError("accept_failures", "True with secure sums", False)
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
-                raise ConfigError("spec, classes, mechanism", "those of the federation", "different ones")
+                raise ConfigError("spec, classes, mechanism, class_weight", "those of the federation", "different ones")
             if len(run.specs) > 1 and not self.federation.is_selected and self.purpose != "resume":
                 raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
             if run.is_secure and self.purpose != "evaluate":

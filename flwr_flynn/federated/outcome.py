@@ -15,6 +15,7 @@ from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
+from flwr_flynn.model.class_prior import counted_prior
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.model_html import model_html
@@ -102,9 +103,9 @@ def model_of(state: RunState, options: RunOptions) -> Model:
 def model_of_members(
     run: RunSpec, members: Sequence[ModelMember], refined: Weights | None = None, gram: GramScoring | None = None
 ) -> Model:
-    """The model of some members, with the classes and the privacy guarantee of a run."""
+    """The model of some members, with the classes, the privacy guarantee and the class weight of a run."""
     facts = np.array(run.classes), run.feature_names, run.guarantee, refined
-    return Model(tuple(members), *facts, gram=gram)
+    return Model(tuple(members), *facts, counted_prior(members[0].counts, run.class_weight), gram)
 
 
 def federation_of(state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:

@@ -54,7 +54,7 @@ log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 NOISY_EXAMPLES = 1
 """`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
 
-_SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
+_SCORES = 2**20  # class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12 samples
 
 Progress = Callable[[int], object]
 Load = Callable[[Features], Samples | RowReader]
@@ -351,12 +351,12 @@ class SampleAccess:
 
     def keep(self, run: RunSpec, model: Model) -> str:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
-        if self.options.on_model is None:
+        if (on_model := self.options.on_model) is None:
             return ""
         try:
             from flwr_flynn.model.classifier import FlyNNClassifier
 
-            self.options.on_model(FlyNNClassifier.from_model(self._personalized(run, model)))
+            on_model(FlyNNClassifier.from_model(self._personalized(run, model), class_weight=run.class_weight))
         except Exception as error:
             log.error("FlyNN: on_model failed", exc_info=error)
             # Of an OSError what the system calls it: the rest of its text names a file.

@@ -51,11 +51,13 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     """All phases that a run can have, in order, each with True where this run has it."""
     is_secure, is_planned = options.run_spec.is_secure, options.plan is not None
+    saved = options.federation if options.purpose == "resume" and options.has_members else None
+    is_selected = saved is not None and saved.is_past_selection  # it goes on behind its selection
     before = [
         (table_schema.SCHEMA, options.learn_schema),
         *((phase, is_planned) for phase in (columns.BINS if is_secure else [columns.COLUMNS])),
         (counts.phase_for(options), True),
-        (selection.SELECTION, options.selects and not _is_selected(options)),
+        (selection.SELECTION, options.selects and not is_selected),
         *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),
         *((phase, options.has_gram) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
     ]
@@ -63,12 +65,6 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]
     before.append((evaluation.SECURE_EVALUATION, options.sums_results))
     return [*before, (evaluation.EVALUATION, options.is_evaluated or options.distribute)]
-
-
-def _is_selected(options: RunOptions) -> bool:
-    """True for a run that goes on behind its selection."""
-    saved = options.federation if options.purpose == "resume" and options.has_members else None
-    return saved is not None and saved.is_past_selection
 
 
 def _rest(entries: Sequence[tuple[Phase, bool]], stopped: str) -> list[Phase]:

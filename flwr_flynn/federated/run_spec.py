@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._validation import one_of
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config, key, refusing
 from flwr_flynn.federated.samples import Features, Label, checked_classes, checked_names, codes_of
@@ -69,7 +70,7 @@ class RunSpec:
 
     Counts are exact without a `mechanism`, and travel in clear without a `bound`. With a bound, a power of two from 2
     to 2**29 that no count exceeds, the server learns sums alone; a mechanism then has `n_honest`, so that each party
-    adds a share of one noise.
+    adds a share of one noise. `class_weight` is None, for the class frequencies of the counts as prior, or "balanced".
     """
 
     specs: Sequence[HashSpec]  # or one; several of the same `n_features`, without a mechanism, are to be selected from
@@ -77,12 +78,14 @@ class RunSpec:
     mechanism: Mechanism | None = None  # for the spec's `hash_nnz` and for as many classes
     bound: int | None = None
     feature_names: Sequence[str] | Schema | None = None
+    class_weight: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", _checked_specs(self.specs))
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
             object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
+        one_of("class_weight", "balanced" if self.class_weight is None else self.class_weight, ("balanced",))
         if self.bound is not None:
             check_bound(self.bound)
         self._check_mechanism()
@@ -165,6 +168,7 @@ class RunSpec:
             key("specs"): deflated_specs(self.specs),
             key("classes"): json.dumps(self.classes),
             key("mode"): self.mode,
+            **({} if self.class_weight is None else {key("class_weight"): self.class_weight}),
         }
         if self.feature_names is not None:
             config[key("feature_names")] = names_to_json(self.feature_names)
@@ -187,7 +191,8 @@ class RunSpec:
             parsed, classes = announced_specs(config, "specs", MAX_SPECS), config.json("classes", MAX_CHARS)
             mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if "mechanism" in config else None
             bound = announced_bound(config) if "bound" in config else None
-            run = cls(parsed, classes, mechanism, bound, announced_names(config))
+            weight = config.entries.get(key("class_weight"))
+            run = cls(parsed, classes, mechanism, bound, announced_names(config), weight)
         if (mode := config.text("mode", 40)) != run.mode:
             raise PayloadError(key("mode"), f"{run.mode} with this mechanism and bound", mode)
         return run

@@ -76,7 +76,7 @@ class FlyNNClient(NumPyClient):
     >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
     >>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
     >>> message, n_examples, metrics = client.fit([], {PHASE: "counts", **run.to_config()})
-    >>> codec.decode(message, run.hasher, run.n_classes).n_per_class, n_examples, metrics["flynn-party"]
+    >>> codec.decode_all(message, [run.hasher], run.n_classes)[0].n_per_class, n_examples, metrics["flynn-party"]
     (array([1, 1]), 2, 'Basel')
 
     In a ``client_fn``: ``return FlyNNClient(X, y).to_client()``.

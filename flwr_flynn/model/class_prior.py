@@ -1,24 +1,70 @@
-"""Prior of one party: its own class frequencies beside a model that takes all classes for equally frequent.
+"""Class prior: logarithms of class frequencies, beside parts of a model that take all classes for equally frequent.
 
-If parties differ in nothing but how often classes occur, the posterior of a class at a party is in proportion to its
-probability by the shared model times its frequency at the party. A party learns the frequencies from its own training
-samples, and smooths them towards those of the federation. Nothing is sent for that.
+The posterior of a class is in proportion to its probability by these parts times its frequency. The prior of a model is
+the frequency of the classes among the counted samples, which the counts tell: it is exact on any split, and nothing is
+sent for it. If parties differ in nothing but how often classes occur, the frequencies of a party replace it in the
+party's own copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.hashing.batching import batches
-from flwr_flynn.model.model import Model
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import LARGEST_LOG, Model
+from flwr_flynn.model.portable import log
 from flwr_flynn.model.scoring import Scores
 
 Table = npt.NDArray[np.int64]
 
-_PART = 2**17  # scores worked on at a time
+ClassWeight = str | Scores | None
+"""Factors of the class frequencies, (L,); None for factors of 1, "balanced" for frequencies that are all equal."""
+
+
+def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | None:
+    """Log frequencies of the classes of counted samples, (L,); None with "balanced".
+
+    Sizes of noisy counts that are below 0 are taken as 0, and each class has one sample more, by Laplace's rule of
+    succession. Where sizes are not known, they are all equal.
+    """
+    if isinstance(class_weight, str):
+        return None
+    sizes = counts.n_per_class
+    if counts.noise:
+        sizes = np.ones(counts.n_classes) if sizes is None else np.maximum(sizes, 0.0) + 1.0
+    weights = weighted(sizes, class_weight)
+    total = math.fsum(weights.tolist())
+    return logs(weights / total if total else np.full(len(weights), 1 / len(weights)))
+
+
+def checked_weight(given: Any, rule: str, classes: npt.NDArray[Any]) -> ClassWeight:
+    """The `class_weight` of an estimator as the functions here take it, for (L,) class labels."""
+    if given is None or isinstance(given, str):
+        return "balanced" if rule == "novelty" else given
+    from sklearn.utils.class_weight import compute_class_weight
+
+    weights: Scores = compute_class_weight(given, classes=classes, y=classes)
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise ConfigError("class_weight", "finite numbers from 0, some above", given)
+    return weights
+
+
+def weighted(n_per_class: npt.ArrayLike, class_weight: ClassWeight) -> Scores:
+    """Class sizes times their factors, (L,): 1 for each class with "balanced"."""
+    sizes = np.asarray(n_per_class, np.float64)
+    if isinstance(class_weight, str):
+        return np.ones(len(sizes))
+    return sizes if class_weight is None else sizes * class_weight
+
+
+def logs(values: Scores) -> Scores:
+    """Logarithms of numbers from 0, the same on every machine; that of 0 is as low as a prior may be."""
+    return np.array([log(each) if each > 0 else -LARGEST_LOG for each in values.tolist()])
 
 
 def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scores:
@@ -29,8 +75,8 @@ def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scor
     """
     own, all_sizes = np.asarray(n_per_class, np.float64), np.asarray(everyone, np.float64) + 1
     sizes = own + len(own) * all_sizes / all_sizes.sum()
-    logs: Scores = np.log(sizes / sizes.sum())
-    return logs
+    found: Scores = np.log(sizes / sizes.sum())
+    return found
 
 
 def own_prior(model: Model, y: Table) -> Scores:
@@ -41,16 +87,3 @@ def own_prior(model: Model, y: Table) -> Scores:
     counts, n_classes = model.members[0].counts, len(model.classes)
     everyone = np.zeros(n_classes) if counts.noise else counts.n_per_class
     return log_frequencies(np.bincount(y, minlength=n_classes), everyone)
-
-
-def predicted(model: Model, scores: Scores) -> Table:
-    """Class indices, (n,), by a model with its prior, if it has one, from the scores by its shared part."""
-    best: Table = scores.argmax(axis=1)
-    if model.prior is not None and len(best):
-        best = np.concatenate([model.posterior(scores[part]).argmax(axis=1) for part in _parts(scores)])
-    return best
-
-
-def _parts(scores: Scores) -> Iterator[slice]:
-    """Slices of at least one sample, so that work on them takes little memory."""
-    return batches(len(scores), max(1, _PART // scores.shape[1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -18,9 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
+from flwr_flynn.model.class_prior import checked_weight, counted_prior
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramMatrix, LearnedGram, gram_specs
@@ -79,6 +78,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         drops it, and so do both after `load`: files have no sums.
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
+    class_weight : dict, "balanced" or None, default=None
+        None: classes are as frequent as among the counted samples, see `model.class_prior`. A dict has factors of these
+        frequencies by label, as in scikit-learn. "balanced", and None with rule "novelty": all are equally frequent.
     ignore, keep : sequence of str, default=()
         Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
 
@@ -116,6 +118,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "max_members": [Interval(Integral, 1, None, closed="left")],
         "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
         "min_examples": [Interval(Integral, 1, None, closed="left")],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
         "ignore": [tuple, list],
         "keep": [tuple, list],
     }
@@ -141,6 +144,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         min_examples: int = 5,
         ignore: Sequence[str] = (),
         keep: Sequence[str] = (),
+        class_weight: dict[Any, float] | str | None = None,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -159,6 +163,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.min_examples = min_examples
         self.ignore = ignore
         self.keep = keep
+        self.class_weight = class_weight
 
     # -------- other ways to make one
 
@@ -182,6 +187,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         decay: str | float = "auto",
         rule: str = "balanced",
         temperature: str | float = "auto",
+        class_weight: dict[Any, float] | str | None = None,
         feature_names: Sequence[str] | None = None,
         guarantee: str | None = None,
     ) -> Self:
@@ -194,7 +200,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         counts : ClassCounts
         classes : (L,) array-like of str or int
             Label of each row of the counts, in any order, which becomes that of `classes_`.
-        decay, rule, temperature, feature_names, guarantee
+        decay, rule, temperature, class_weight, feature_names, guarantee
             Parameters of the class and of `Model`.
 
         Raises
@@ -202,20 +208,21 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         SpecError, DataError, ConfigError
             The counts are of a different hash; classes or names do not fit; decay, rule or temperature is out of range.
         """
-        self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature)
+        self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature, class_weight=class_weight)
         member = ModelMember(spec, counts, self._scoring(counts))
         model = Model((member,), np.asarray(classes), feature_names, guarantee)
-        return cls.from_model(model, decay=decay, temperature=temperature)
+        model = replace(model, prior=self._counted_prior(model.members, model.classes))
+        return cls.from_model(model, decay=decay, temperature=temperature, class_weight=class_weight)
 
     @classmethod
     def from_model(cls, model: Model, **parameters: Any) -> Self:
         """Fitted classifier of a model.
 
-        For a model with one member its `spec`, `rule`, `decay` and `temperature` are the defaults of these parameters.
-        They stay when the classifier learns more; with ``decay="auto"`` the decay is chosen again then.
+        For a model with one member its `spec`, `rule`, `decay` and `temperature` are the defaults of these parameters;
+        without a prior `class_weight` is "balanced". They stay when the classifier learns more, but for decay "auto".
         """
         scoring = model.members[0].scoring
-        self = cls(rule=scoring.rule)
+        self = cls(rule=scoring.rule, class_weight="balanced" if model.prior is None else None)
         if len(model.members) == 1:
             self.set_params(spec=model.member.spec, decay=scoring.decay, temperature=scoring.temperature or "auto")
         self.set_params(**parameters)
@@ -240,11 +247,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         classes, codes = np.unique(y, return_inverse=True)
         rows = fresh._gram_rows(X, len(classes))
         specs = fresh._specs(X, codes, len(classes))
-        chosen, accuracy = fresh._select(specs, X, codes, len(classes))
+        chosen = fresh._select(specs, X, codes, classes)
         members = [replace(each, scoring=fresh._scoring(each.counts, each.scoring)) for each in chosen]
         fresh._set_model(members, classes)
         if rows:
-            fresh._gram = LearnedGram.of(gram_specs(specs, rows), X, codes, len(classes), accuracy, self.n_jobs)
+            fresh._gram = LearnedGram.of(gram_specs(specs, rows), X, codes, len(classes), self.n_jobs)
             fresh.model_ = replace(fresh.model_, gram=getattr(fresh._gram, "scoring", None))
         self.__dict__ = fresh.__dict__
         return self
@@ -254,8 +261,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
 
         With `decay` and `temperature` given the predictions are the same, too; "auto" looks at the samples in `fit`
         only. The first call needs `classes`, all labels that may ever occur, and chooses columns, sizes, scaling and
-        members for good: the first batch should be large and typical. A prior (`with_prior`) is dropped, as by `merge`
-        and `forget`. A `DataError` refuses missing or changed `classes` and other labels; then nothing is learned.
+        members for good: the first batch should be large and typical. The class prior follows the counts, as in `merge`
+        and `forget`. A `DataError` refuses missing or changed `classes` and other labels: nothing is learned.
         """
         self._validate_params()
         first = not hasattr(self, "model_")
@@ -269,7 +276,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         check_classification_targets(y)
         codes = class_codes(known, y)
         if first:
-            chosen, _ = fresh._select(fresh._specs(X, codes, len(known)), X, codes, len(known))
+            chosen = fresh._select(fresh._specs(X, codes, len(known)), X, codes, known)
             # Members stay those of the first batch; scorings follow the counts.
             fresh._set_model([replace(each, scoring=fresh._scoring(each.counts)) for each in chosen], known)
             self.__dict__ = fresh.__dict__
@@ -278,7 +285,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
-        """Add the counts of another classifier: the result equals the model of the samples of both, without priors.
+        """Add the counts of another classifier: the result equals the model of the samples of both.
 
         Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add. A
         `SpecError` names fields in which the hashes differ; a `DataError` reports different classes or names.
@@ -302,7 +309,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         return self
 
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Take samples out again: the counts are then those of a model that never learned them. A prior is dropped.
+        """Take samples out again: counts and class prior are then those of a model that never learned them.
 
         A `CountsError` refuses samples that were never learned, if the counts show it, and a `DataError` other labels.
         Then nothing is changed.
@@ -312,19 +319,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         codes = class_codes(self.classes_, y)
         self._change(X, codes, operator.sub)
         return self
-
-    def _complete(self, X: Any, y: npt.NDArray[Any], *, reset: bool = False) -> tuple[Any, npt.NDArray[Any]]:
-        """Samples and labels, without samples that have gaps where the hash takes none."""
-        schema, plan = self._schema if reset else self.model_.schema, self._plan(X, 2) if reset else None
-        specs = [self.spec] if reset else [member.spec for member in self.model_.members]
-        if schema is None or (
-            plan.scaling is not None if plan else all(flynn_hash(spec).takes_gaps for spec in specs if spec is not None)
-        ):
-            return X, y
-        fits = schema.complete(X)
-        if n_left_out := int((~fits).sum()):
-            warnings.warn(f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left out", stacklevel=3)
-        return X[fits], y[fits]
 
     def _change(self, X: Any, codes: npt.NDArray[np.int64], combine: Callable[[Any, Any], Any]) -> None:
         """Add the statistics of samples, or take them out."""
@@ -351,19 +345,23 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(replace(member, counts=new, scoring=self._scoring(new)) for member, new in pairs)
             parts: dict[str, Any] = {"members": members, "gram": getattr(gram, "scoring", None)}
-            self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, prior=None, **parts), gram
-        elif self.model_.prior is not None:
-            self.model_ = replace(self.model_, prior=None)
+            self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, **parts), gram
+        self.model_ = replace(self.model_, prior=self._counted_prior(self.model_.members, self.classes_))
 
     def _set_model(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> None:
         names = self._schema or getattr(self, "feature_names_in_", None)
-        self.model_ = Model(tuple(members), classes, names.tolist() if isinstance(names, np.ndarray) else names)
+        names = names.tolist() if isinstance(names, np.ndarray) else names
+        self.model_ = Model(tuple(members), classes, names, prior=self._counted_prior(members, classes))
+
+    def _counted_prior(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> Floats | None:
+        return counted_prior(members[0].counts, checked_weight(self.class_weight, self.rule, classes))
 
     def _select(
-        self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], n_classes: int
-    ) -> tuple[tuple[ModelMember, ...], float | None]:
-        most = 1 if len(specs) == 1 else int(self.max_members)
-        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, most)
+        self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]
+    ) -> tuple[ModelMember, ...]:
+        given = self.rule, self.decay, self.n_jobs, 1 if len(specs) == 1 else int(self.max_members)
+        weight = checked_weight(self.class_weight, self.rule, classes)
+        return fit_members(specs, X, codes, len(classes), *given, weight)
 
     def _specs(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[HashSpec, ...]:
         """Candidates of the parameters for the samples."""

@@ -10,8 +10,9 @@ The hashes are those of two of the model's candidates, with half of the rows eac
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
 these is there.
 
-Leave-one-out by the samples' own leverages decides on the ridge strength, the temperature, and the weight beside the
-members. All classes count alike. A sample that is alone in its class, or whose leverage is above .9, counts as wrong.
+Leave-one-out by the samples' own leverages decides on the ridge strength and the temperature. All classes count alike:
+else a rare one would have no say in the strength. A sample that is alone in its class, or whose
+leverage is above .9, counts as wrong.
 """
 
 from __future__ import annotations
@@ -29,17 +30,7 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram_scoring import (
-    BATCH,
-    LARGEST_LEVERAGE,
-    LARGEST_WEIGHT,
-    UNIT,
-    GramScoring,
-    Table,
-    logs_of_shares,
-    responses,
-    share_of,
-)
+from flwr_flynn.model.gram_scoring import BATCH, LARGEST_LEVERAGE, LARGEST_WEIGHT, UNIT, GramScoring, Table, responses
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, MOST_THREADS, solve
@@ -209,7 +200,8 @@ class GramFit:
     @property
     def log_shares(self) -> Scores:
         """Logarithms of the shares of the classes, (L,) float64; infinity for a class without samples."""
-        return logs_of_shares(self.n_per_class)
+        n = max(int(self.n_per_class.sum()), 1)
+        return np.array([log(size / n) if size else np.inf for size in self.n_per_class.tolist()])
 
     def scored(
         self, specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None
@@ -247,15 +239,12 @@ class GramFit:
         n_per_class: npt.NDArray[np.int64],
         correct: Table,
         losses: Table,
-        accuracy: float | None,
         coverage: float = 1.0,
     ) -> GramScoring | None:
         """The regression as part of a model, by the summed tables of samples, (L,) of each class.
 
-        None without samples, and where all weights are 0. `accuracy` is the leave-one-out balanced accuracy of the
-        model's best member; without it both sides weigh the same. `coverage` is the share of the counted samples that
-        are in the Gram matrix: where some parties are not, accuracies are about different samples, and the weight falls
-        with it.
+        None without samples, and where all weights are 0. The weight is half of `coverage`, the share of the counted
+        samples that are in the Gram matrix.
         """
         filled = np.flatnonzero(n_per_class)
         if not (len(filled) and self.weights.any()):
@@ -264,7 +253,7 @@ class GramFit:
         mean_losses = [[math.fsum(row) for row in table] for table in means.tolist()]
         at, best = min(np.ndindex(correct.shape[:2]), key=lambda index: mean_losses[index[0]][index[1]])
         own = mean_recall(correct[at, best], n_per_class)
-        return self.scoring_at(at, specs, GRAM_TEMPERATURES[best], share_of(own, accuracy, n_per_class) * coverage, own)
+        return self.scoring_at(at, specs, GRAM_TEMPERATURES[best], coverage / 2, own)
 
     def scoring_at(
         self, at: int, specs: Sequence[HashSpec], temperature: float, share: float, accuracy: float
@@ -287,13 +276,7 @@ class LearnedGram:
 
     @classmethod
     def of(
-        cls,
-        specs: Sequence[HashSpec],
-        X: Any,
-        y: npt.NDArray[np.int64],
-        n_classes: int,
-        accuracy: float | None,
-        n_jobs: int | None = None,
+        cls, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_classes: int, n_jobs: int | None = None
     ) -> LearnedGram | None:
         """Learn from samples in one place, (n, d), with class indices, (n,): equal to what parties with these learn.
 
@@ -301,8 +284,9 @@ class LearnedGram:
         """
         matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
         fit, left_out = GramFit.of(matrix, n_jobs), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
+        sizes = np.bincount(y[left_out], minlength=n_classes)
         tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-        if (scoring := fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)) is None:
+        if (scoring := fit.scoring(specs, sizes, *tables)) is None:
             return None
         return cls(matrix, scoring, [np.array_equal(each, scoring.weights) for each in fit.weights].index(True))
 

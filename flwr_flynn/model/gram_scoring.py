@@ -2,15 +2,13 @@
 
 A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows. Without the
 sample itself, of class k and leverage h, it is (s_l - h [l is k]) / (1 - h). The log probabilities of both sides are
-averaged. The weights of the two sides are as 1 to exp(x / (1 / 30 + e)), where x is the difference of their
-leave-one-out balanced accuracies and e the standard error of one of them: of few samples a difference says little.
+averaged, with half of the weight for each side.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +21,6 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.scoring import TEMPERATURES, Scores
 
 Table = npt.NDArray[np.int64]
@@ -45,10 +42,6 @@ LARGEST_LEVERAGE = 1 - 2.0**-7
 
 BATCH = 2**12
 """Samples whose responses are held at a time, at most."""
-
-_STEEPNESS = 30  # of the weight, by the difference of the accuracies
-_LEAST_SHARE = 1 / 17  # of one side
-_UNSURE = 0.05  # distance of an accuracy from 0 and 1 at least, for its standard error
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,25 +137,3 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
 def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
     """Graded responses of samples by all the hashes, (n, m) uint8, side by side."""
     return np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
-
-
-def logs_of_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:
-    """Logarithms of the shares of the classes, (L,); infinity for a class without samples."""
-    sizes = n_per_class.tolist()
-    n = max(sum(sizes), 1)
-    return np.array([log(size / n) if size else np.inf for size in sizes])
-
-
-def share_of(own: float, accuracy: float | None, n_per_class: npt.NDArray[np.int64]) -> float:
-    """Weight of the log probabilities by the Gram matrix, of accuracy `own`, beside those of the members.
-
-    `n_per_class`, (L,), are the samples that the accuracies are of, some at least. Without an `accuracy` of the
-    members both sides weigh the same.
-    """
-    if accuracy is None:
-        return 0.5
-    sizes = [size for size in n_per_class.tolist() if size]
-    right = min(max((own + accuracy) / 2, _UNSURE), 1 - _UNSURE)
-    error = math.sqrt(math.fsum(right * (1 - right) / size for size in sizes)) / len(sizes)
-    share = 1 / (1 + exp((accuracy - own) / (1 / _STEEPNESS + error)))
-    return float(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))

@@ -33,7 +33,8 @@ from flwr_flynn.tables.schema import Schema
 __all__ = ["Model", "ModelMember", "ScoringRule"]
 
 _LONGEST_GUARANTEE = 10000  # characters
-_LARGEST_LOG = 1000  # of a class frequency: no float64 above 0 has one below -745
+LARGEST_LOG = 1000
+"""Largest magnitude of the logarithm of a class frequency: no float64 above 0 has one below -745."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class Model:
         Weights of the active bits, see `model.noisy_rounds`, which decide in the place of the scoring in a model of one
         member. Kept read-only.
     prior : (L,) array-like of float, optional
-        Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. All else is
-        the shared part of the model, and `sha256` and `fingerprint` are about that alone.
+        Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. None: all classes are
+        equally frequent.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
 
@@ -198,29 +199,23 @@ class Model:
         return empty
 
     def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Scores of samples, (n, L) float64: the class with the highest wins, the first among equals.
+        """Log probabilities of the classes, (n, L) float64, up to a constant of each sample.
 
-        Of a model with one member those of `class_scores`. Of several the sum of their calibrated log probabilities,
-        each times the member's weight. Of a refined model log odds, see `refined_scores`. With a Gram matrix the mean
-        of the log probabilities of both sides, by their weights. In all of these a class without samples is below the
-        others. With a prior those of `posterior`.
+        The class with the highest wins, the first among equals. A class without samples is below the others.
         """
-        scores = self.shared_scores(X, n_jobs)
-        return scores if self.prior is None else self.posterior(scores)
+        return self.posterior(self.shared_scores(X, n_jobs))
 
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Scores of samples, (n, L), by the shared part: without the prior."""
-        scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
+        """The same, (n, L), with all classes taken for equally frequent.
+
+        The sum of the calibrated log probabilities of the members, each times its weight; of a refined model log odds,
+        see `refined_scores`. With a Gram matrix the mean of the log probabilities of both sides, by their weights.
+        """
+        total = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
         if self.gram is None:
-            return scores
-        total, share = np.zeros(scores.shape), self.gram.share
-        if len(self.members) == 1:
-            own = log_odds(scores, self.member.spec.hash_nnz)
-            add_log_probabilities(own, self.member.temperature, 1.0, total)
-        else:
-            total += scores
-        total *= 1 - share
-        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, share, total)
+            return total
+        total *= 1 - self.gram.share
+        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, self.gram.share, total)
         return self._with_empty_below(total)
 
     def _with_empty_below(self, total: Scores) -> Scores:
@@ -230,54 +225,26 @@ class Model:
         return total
 
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
-        """Scores by the shared part, without the Gram matrix, from active bits, (n, rho) int32 for each member."""
+        """Scores without Gram matrix and prior, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
             return self._with_empty_below(refined_scores(self.refined, active[0]))
-        if len(self.members) == 1:
-            return self.member.scores(active[0])
         total = np.zeros((len(active[0]), len(self.classes)))
         for member, bits in zip(self.members, active, strict=True):
             odds = log_odds(member.scores(bits), member.spec.hash_nnz)
-            add_log_probabilities(odds, member.temperature, member.weight, total)
+            add_log_probabilities(odds, member.temperature, member.weight if len(active) > 1 else 1.0, total)
         return self._with_empty_below(total)
 
     def posterior(self, scores: Scores) -> Scores:
-        """Log probabilities of the classes, (n, L), up to a constant of each sample, by the prior.
-
-        From scores by the shared part. A class without samples is below the others.
-        """
-        assert self.prior is not None  # else the scores are the shared part's
-        total = np.zeros(scores.shape) + self.prior
-        if not self._is_plain:
-            total += scores
-        else:
-            member = self.member
-            add_log_probabilities(log_odds(scores, member.spec.hash_nnz), member.temperature, 1.0, total)
-        return self._with_empty_below(total)
-
-    def log_odds(self, scores: Scores) -> Scores:
-        """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
-        if not self._is_plain or self.prior is not None:
-            return scores
-        return log_odds(scores, self.member.spec.hash_nnz)
+        """Scores with the prior, (n, L), from those without it."""
+        return scores if self.prior is None else self._with_empty_below(scores + self.prior)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""
-        odds, empty = self.log_odds(scores), self.empty_classes
+        empty = self.empty_classes
         if empty.any() and not empty.all():
-            odds = np.where(empty, -np.inf, odds)
-        found: Scores = softmax(odds / self.temperature, axis=1)
+            scores = np.where(empty, -np.inf, scores)
+        found: Scores = softmax(scores, axis=1)
         return found
-
-    @property
-    def temperature(self) -> float:
-        """Divisor of `log_odds` that makes them logarithms of probabilities: 1 but for one member with its scoring."""
-        return self.members[0].temperature if self._is_plain and self.prior is None else 1.0
-
-    @property
-    def _is_plain(self) -> bool:
-        """True if the shared part is the one member with its scoring."""
-        return len(self.members) == 1 and self.refined is None and self.gram is None
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
@@ -294,7 +261,7 @@ class Model:
         return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
-        """SHA-256 over the shared part, all but the prior; the same for equal models everywhere."""
+        """SHA-256 over all of it; the same for equal models everywhere."""
         facts: dict[str, Any] = {
             "members": [
                 [member.counts.sha256(), member.scoring.rule, member.scoring.decay, member.scoring.temperature]
@@ -308,6 +275,8 @@ class Model:
             facts["refined"] = weights_sha256(self.refined)
         if self.gram is not None:
             facts["gram"] = self.gram.sha256()
+        if self.prior is not None:
+            facts["prior"] = self.prior.tolist()
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
 
 
@@ -336,8 +305,8 @@ def _checked_prior(prior: Any, n_classes: int) -> Scores:
     array = np.array(prior)
     if array.shape != (n_classes,) or array.dtype.kind not in "iuf":
         raise DataError("prior", f"{n_classes} numbers", f"dtype {array.dtype}, shape {array.shape}")
-    if not ((array >= -_LARGEST_LOG) & (array <= 0)).all():
-        raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside, or not finite")
+    if not ((array >= -LARGEST_LOG) & (array <= 0)).all():
+        raise DataError("prior", f"numbers from {-LARGEST_LOG} to 0", "some outside, or not finite")
     array = array.astype(np.float64)
     array.flags.writeable = False
     return array

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.class_prior import own_prior
@@ -101,7 +101,7 @@ class PredictionMixin:
     # -------- predicting
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Predict labels, (n,): the class with the highest score, the first in `classes_` among equals."""
+        """Predict labels, (n,): the most probable class, the first in `classes_` among equals."""
         best = self._read_out(X, Model.scores).argmax(axis=1)
         labels: npt.NDArray[Any] = self.classes_[best]
         return labels
@@ -109,19 +109,19 @@ class PredictionMixin:
     def predict_proba(self, X: Any) -> Floats:
         """Predict the probabilities of the classes, (n, L) float64, in the order of `classes_`.
 
-        Proportional to exp(d_l / T), with the values d_l of `Model.log_odds` and T the temperature of the model. All
-        classes count as equally frequent, unless the model has a prior, and a class without samples gets 0.
+        Classes are as frequent as among the counted samples; with ``class_weight="balanced"`` and rule "novelty" they
+        are equally frequent. A class without samples gets 0.
         """
         scores = self._read_out(X, Model.scores)  # first, as it tells of a model that is not fitted
         return self.model_.probabilities(scores)
 
     def decision_function(self, X: Any) -> Floats:
-        """Compute the scores by which `predict` decides, (n, L) float64, on the scale of `Model.log_odds`.
+        """Compute the scores by which `predict` decides, (n, L) float64: those of `Model.scores`.
 
-        For two classes (n,): the difference of the second and the first, positive for ``classes_[1]``.
+        For two classes (n,): the log odds of the second one, positive for ``classes_[1]``.
         """
-        odds = self._log_odds(X)
-        return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
+        scores = self._read_out(X, Model.scores)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def novelty(self, X: Any) -> Floats:
         """Compute the novelty of samples to each class, (n, L) float64: f_l(x) / rho of Algorithm 1.
@@ -129,10 +129,6 @@ class PredictionMixin:
         From 0 to 1: 1 where no sample of the class has any of the active bits. Compare it with a limit to abstain.
         """
         return self._read_out(X, Model.novelty)
-
-    def _log_odds(self, X: Any) -> Floats:
-        scores = self._read_out(X, Model.scores)  # first, as it tells of a model that is not fitted
-        return self.model_.log_odds(scores)
 
     def _read_out(self, X: Any, read: Callable[[Model, Any, int | None], Floats]) -> Floats:
         """Apply a method of the model to the samples, batch by batch."""
@@ -145,8 +141,8 @@ class PredictionMixin:
     def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
         """Copy whose predictions weigh the classes by their frequencies; this model stays as it is.
 
-        Its probabilities are in proportion to those of this model times the frequencies. Counts, scorings and
-        `novelty` are the same, and a class without samples in the counts stays below the others.
+        The frequencies take the place of those of the counted samples. Counts, scorings and `novelty` are the same, and
+        a class without samples in the counts stays below the others.
 
         Parameters
         ----------
@@ -159,7 +155,7 @@ class PredictionMixin:
         Returns
         -------
         FlyNNClassifier
-            With neither `y` nor `frequencies`, one that takes all classes for equally frequent.
+            With neither `y` nor `frequencies`, one with the prior of its `class_weight`.
 
         Raises
         ------
@@ -178,7 +174,7 @@ class PredictionMixin:
         check_is_fitted(self)
         if y is not None and frequencies is not None:
             raise DataError("y, frequencies", "one of them", "both")
-        prior = None
+        prior = self._counted_prior(self.model_.members, self.classes_)  # type: ignore[attr-defined]
         if y is not None:
             codes = class_codes(self.classes_, column_or_1d(y))
             prior = own_prior(self.model_, codes)
@@ -235,6 +231,20 @@ class PredictionMixin:
         with_gaps = not reset and all(member.hash.takes_gaps for member in self.model_.members)
         _check_finite(validated[0] if isinstance(validated, tuple) else validated, names, with_gaps)
         return validated
+
+    def _complete(self, X: Any, y: npt.NDArray[Any], *, reset: bool = False) -> tuple[Any, npt.NDArray[Any]]:
+        """Samples and labels, without samples that have gaps where the hash takes none."""
+        schema, own = self._schema if reset else self.model_.schema, vars(self)
+        plan = self._plan(X, 2) if reset else None  # type: ignore[attr-defined]
+        specs = [own["spec"]] if reset else [member.spec for member in self.model_.members]
+        if schema is None or (
+            plan.scaling is not None if plan else all(flynn_hash(spec).takes_gaps for spec in specs if spec is not None)
+        ):
+            return X, y
+        fits = schema.complete(X)
+        if n_left_out := int((~fits).sum()):
+            warnings.warn(f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left out", stacklevel=3)
+        return X[fits], y[fits]
 
     def _learned(self, X: Any) -> Any:
         """Samples of which a schema is learned, where they are no plain numbers."""

@@ -6,7 +6,8 @@ equals the federated choice by construction.
 Taking a sample out of class y changes C[y] at its active bits, n_y, and through n_mean the exponents of all classes
 alike. The tables for that are the same for all samples of classes that keep a sample. A sample that is alone in its
 class empties it, which changes n_mean differently, and so gets tables of its own. Every sum is that of the retrained
-model, in the same order: predictions are equal, given the hash. (Its centre and scale were learned from all samples.)
+model, in the same order: predictions are equal, given the hash. (Its centre and scale are those of all samples, and so
+is the class prior of log-losses.)
 
 Subsamples are by content: the same samples are in it, however they are split over parties. A sample is kept if a hash
 of its values is small enough, a sum over the values that are not zero, so that sparse and dense forms of a sample have
@@ -30,6 +31,7 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
+from flwr_flynn.model.class_prior import ClassWeight, counted_prior, weighted
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
@@ -57,8 +59,7 @@ def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n
 
     `n_per_class`, (L,), are the class sizes of all parties together; small classes are kept whole.
     """
-    filled = max(int((n_per_class > 0).sum()), 1)
-    shares = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
+    shares = _shares_kept(n_per_class, n_samples)
     if (shares[n_per_class > 0] == 1.0).all():
         return np.ones(len(y), np.bool_)
     mask = np.zeros(len(y), np.bool_)
@@ -66,6 +67,13 @@ def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n
     for first in range(0, len(y), step):
         mask[first : first + step] = content_shares(X[first : first + step]) < shares[y[first : first + step]]
     return mask
+
+
+def _shares_kept(n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDArray[np.float64]:
+    """Share of the samples of each class, (L,), that `kept` chooses."""
+    filled = max(int((n_per_class > 0).sum()), 1)
+    shares: npt.NDArray[np.float64] = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
+    return shares
 
 
 def batches_of_kept(
@@ -150,8 +158,10 @@ HELD = 2**22  # active bits hashed at a time
 class LeaveOneOutTables(NamedTuple):
     """Leave-one-out results of K candidates on some samples. Tables of disjoint samples add.
 
-    `correct`, (K, L) int64: samples of each class that are classified correctly. `log_losses`, (K, T) int64: summed
-    log-loss at each of `TEMPERATURES` in units of `LOSS_UNIT`; all 0 where they were not asked for.
+    `correct`, (K, L) int64: samples of each class that are classified correctly, all classes taken for equally
+    frequent. `log_losses`, (K, T) int64: log-loss of the posterior at each of `TEMPERATURES` in units of `LOSS_UNIT`,
+    summed with weights that make up for the classes of which only some samples are left out; all 0 where they were not
+    asked for.
     """
 
     correct: Table
@@ -163,19 +173,21 @@ def leave_one_out_tables(
     batches: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
     candidates: Sequence[ScoringRule],
     with_losses: bool = True,
+    class_weight: ClassWeight = None,
 ) -> LeaveOneOutTables:
     """Tables of one party for its batches of active bits, (n, rho), and class indices, (n,).
 
     The counts contain these samples, and those of other parties perhaps; a `DataError` if they cannot, a `CountsError`
-    for noisy counts. Without losses it is much faster.
+    for noisy counts. Without losses it is much faster. The prior is that of all samples.
     """
+    judged = _frequencies(counts, class_weight)
     correct = np.zeros((len(candidates), counts.n_classes), np.int64)
     log_losses = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
     for active, y in batches:
         for k, true, scores in left_out_scores(counts, active, y, candidates):
             correct[k] += np.bincount(true[scores.argmax(axis=1) == true], minlength=counts.n_classes)
             if with_losses:
-                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz), true)
+                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz), true, *judged)
     return LeaveOneOutTables(correct, log_losses)
 
 
@@ -225,28 +237,40 @@ def left_out_scores(
                 yield k, true, scores
 
 
-def _log_losses(odds: Scores, true: Table) -> Table:
+def _frequencies(counts: ClassCounts, class_weight: ClassWeight) -> tuple[Scores, Scores]:
+    """Class prior of the posterior that log-losses judge, (L,), and the weight of a sample of each class in their sums.
+
+    The weight, at most 1, makes up for the classes of which only some samples are left out.
+    """
+    prior = counted_prior(counts, class_weight)
+    if prior is None or counts.noise:
+        return np.zeros(counts.n_classes), np.ones(counts.n_classes)
+    importance = weighted(1 / _shares_kept(counts.n_per_class, N_LEFT_OUT), class_weight)
+    return prior, importance / importance.max()
+
+
+def _log_losses(odds: Scores, true: Table, prior: Scores, importance: Scores) -> Table:
     """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64, in units of `LOSS_UNIT`.
 
     Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones.
     """
     sums = np.zeros(len(TEMPERATURES), np.int64)
-    _add_losses(odds, true, np.array(TEMPERATURES), sums)
+    _add_losses(odds, true, np.array(TEMPERATURES), prior, importance, sums)
     return sums
 
 
 @njit(nogil=True, cache=True)
-def _add_losses(odds, true, temperatures, sums):  # type: ignore[no-untyped-def]
-    """Add the log-loss of each sample to the sum of each temperature."""
+def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ignore[no-untyped-def]
+    """Add the log-loss of each sample, times the importance of its class, to the sum of each temperature."""
     for p in range(odds.shape[0]):
-        row = odds[p]
-        highest = row.max()
+        row = odds[p] - odds[p].max()
         for t in range(len(temperatures)):
-            total = 0.0
+            posterior = row / temperatures[t] + prior
+            top, total = posterior.max(), 0.0
             for label in range(len(row)):
-                total += exp((row[label] - highest) / temperatures[t])
-            loss = log(total) - (row[true[p]] - highest) / temperatures[t]
-            sums[t] += np.int64(np.rint(min(loss, MAX_LOSS) / LOSS_UNIT))
+                total += exp(posterior[label] - top)
+            loss = min(log(total) - (posterior[true[p]] - top), MAX_LOSS)
+            sums[t] += np.int64(np.rint(loss * importance[true[p]] / LOSS_UNIT))
 
 
 def _counted_samples(counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Active, Table]:
@@ -285,16 +309,13 @@ def fit_members(
     decay: str | float = "auto",
     n_jobs: int | None = None,
     max_members: int = 1,
-) -> tuple[tuple[ModelMember, ...], float | None]:
+    class_weight: ClassWeight = None,
+) -> tuple[ModelMember, ...]:
     """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
 
     Of many samples some are left out, by the content of their rows. Where none is
     (`kept` may keep none of many equal ones), scorings have no temperature.
 
-    Returns
-    -------
-    tuple
-        The members, and the leave-one-out balanced accuracy of the best; None with nothing to choose.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
     subsample = kept(X, y, n_per_class, N_LEFT_OUT)
@@ -311,15 +332,13 @@ def fit_members(
     ]
     sizes = np.bincount(y[subsample], minlength=n_classes)
     members, choices = [], choose(correct, sizes, max_members)
-    is_choice = sum(map(len, candidates)) > 1 and subsample.any()
-    accuracy = mean_recall(correct[choices[0].spec][choices[0].scoring], sizes) if is_choice else None
     for choice in choices:
         mine, scoring = counts[choice.spec], candidates[choice.spec][choice.scoring]
         if subsample.any():
-            losses = leave_one_out_tables(mine, [batches[choice.spec]], [scoring]).log_losses
+            losses = leave_one_out_tables(mine, [batches[choice.spec]], [scoring], True, class_weight).log_losses
             scoring = replace(scoring, temperature=best_temperature(losses[0]))
         members.append(ModelMember(specs[choice.spec], mine, scoring, choice.weight))
-    return tuple(members), accuracy
+    return tuple(members)
 
 
 def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1) -> list[Choice]:

@@ -163,7 +163,10 @@ def test_show_tells_what_a_model_holds(capsys: pytest.CaptureFixture[str], folde
     for words in ("samples 40", "hash_dim 256", "2: 'a', 'b\\x1b[31m'", digest):
         assert words in shown
     facts = json.loads(run(capsys, "show", "model.npz", "--json")[0])
-    assert facts["classes"] == [{"class": "=yes", "samples": 40}, {"class": "no", "samples": 40}]
+    assert facts["classes"] == [
+        {"class": "=yes", "samples": 40, "prior": 0.5},
+        {"class": "no", "samples": 40, "prior": 0.5},
+    ]
     assert facts["file sha256"] == digest
     assert facts["members"][0]["hash_nnz"] == 8
     assert facts["guarantee"] is None

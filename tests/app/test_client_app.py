@@ -284,7 +284,7 @@ def test_counts_and_sums_are_of_the_announced_columns(
     else:
         with caplog.at_level("INFO", "flwr"):
             reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
-        counts = codec.decode(codec.read_tensors(reply.parameters.tensors), RUN.hasher, 10).array
+        counts = codec.decode_all(codec.read_tensors(reply.parameters.tensors), [RUN.hasher], 10)[0].array
         assert (2, "'who', 'extra'") in [record.args for record in caplog.records]
         columns = client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, NAMES)))
         assert columns.num_examples == 64

@@ -101,10 +101,12 @@ def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
     X, y = frame_of(60)
     frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
     for order in ([frames, arrays], [arrays, frames]):
-        run = run_of(order, min_parties=1)
+        with pytest.warns(UserWarning, match="^phase columns: no answer of array "):
+            run = run_of(order, min_parties=1)
         assert set(run.state.results["columns"].missing) == {"array"}
     given = {"classes": ("no", "yes"), "min_parties": 1, "fraction_evaluate": 0.0}
-    run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
+    with pytest.warns(UserWarning, match="^phase counts: no answer of frame "):
+        run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
     assert "feature_names" in run.rosters["counts"].missing["frame"]
 
 
@@ -126,7 +128,8 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
     run = run_of([party(part, str(index)) for index, part in enumerate(parts)])
     assert run.counts.n_per_class.sum() == 240
     parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
-    run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
+    with pytest.warns(UserWarning, match="^phase columns: no answer of 2 "):
+        run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
     assert "'after'; 1 others" in run.state.results["columns"].missing["2"]
 
 
@@ -515,7 +518,7 @@ def test_a_field_beyond_the_limit_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     assert "limit" in caught.value.got
 
 
-@pytest.mark.filterwarnings("ignore:this hash takes no gaps:UserWarning")
+@pytest.mark.filterwarnings("ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning")
 def test_rows_with_gaps_are_left_out_where_the_hash_takes_none() -> None:
     """A model by the paper's hash is that of the rows without gaps, alone and in a federation with a learned schema."""
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ def good() -> list[np.ndarray]:
 
 
 def decode(arrays: object) -> ClassCounts:
-    return codec.decode(arrays, HASHER, L)  # type: ignore[arg-type]
+    return codec.decode_all(arrays, [HASHER], L)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, 1, 300])

@@ -138,7 +138,7 @@ def test_a_party_that_comes_after_the_histograms_is_counted_and_takes_part() -> 
     run = steps.rounds()
     assert run.state.results["columns"].histograms.n_examples == 120 - len(shares()[3]["y"])
     assert run.state.results["selection"].examples == 120
-    expected = fit_members(run.state.run_spec.specs, X[TRAINING], Y[TRAINING], 3, max_members=PLAN.max_members)[0]
+    expected = fit_members(run.state.run_spec.specs, X[TRAINING], Y[TRAINING], 3, max_members=PLAN.max_members)
     assert run.model.model_.members == expected
 
 
@@ -170,6 +170,6 @@ def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members(
     part = in_process(options_for(PLAN), shares()[:3]).federation("1")
     joined = go("committee", part, "join", "0123")
     assert len(joined.counted.members) == 4
-    expected = fit_members(part.run_spec.specs, X[TRAINING], Y[TRAINING], 3, max_members=len(part.run_spec.specs))[0]
+    expected = fit_members(part.run_spec.specs, X[TRAINING], Y[TRAINING], 3, max_members=len(part.run_spec.specs))
     assert joined.model.model_.members == expected
     assert joined.state.results["selection"].examples == 120

@@ -89,7 +89,7 @@ def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> No
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
 
-PAIRS = LearnedGram.of([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5).scoring
+PAIRS = LearnedGram.of([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3).scoring
 assert PAIRS is not None
 PAIRED = replace(FEDERATION.shared, gram=PAIRS)
 
@@ -152,15 +152,16 @@ def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> Non
         federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))
 
 
-def test_a_file_gives_the_model_no_prior_and_no_guarantee(tmp_path: Path) -> None:
-    """Both change predictions or promises, and no digest shows them: they are a party's own, and the mechanism's."""
+def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) -> None:
+    """They follow from the counts and from the mechanism."""
     path = tmp_path / "f.npz"
     FEDERATION.save(path)
     with model_file.reading(path, 2**24) as (model, roster):
         forged = replace(model, prior=np.log([0.98, 0.01, 0.01]), guarantee="epsilon 0.001")
         model_file.write(path, forged, extra=roster)
     found = Federation.load(path).model.model_
-    assert found.prior is None
+    assert found.sha256() == FEDERATION.shared.sha256()
+    np.testing.assert_allclose(np.exp(found.prior), FEDERATION.counts.n_per_class / FEDERATION.counts.n_examples)
     assert found.guarantee == FEDERATION.run_spec.guarantee is None
 
 

@@ -122,10 +122,11 @@ def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
     federation = saved()
     assert make(federation=federation, purpose="join").run_spec == federation.run_spec
     for change, field in (
-        ({"spec": replace(SPEC, seed=8)}, "spec, classes, mechanism"),
-        ({"classes": CLASSES[::-1]}, "spec, classes, mechanism"),
-        ({"mechanism": NOISE}, "spec, classes, mechanism"),
-        ({"spec": HashPlan(4, 3, scaling="auto")}, "spec, classes, mechanism"),
+        ({"spec": replace(SPEC, seed=8)}, "spec, classes, mechanism, class_weight"),
+        ({"classes": CLASSES[::-1]}, "spec, classes, mechanism, class_weight"),
+        ({"mechanism": NOISE}, "spec, classes, mechanism, class_weight"),
+        ({"spec": HashPlan(4, 3, scaling="auto")}, "spec, classes, mechanism, class_weight"),
+        ({"class_weight": "balanced"}, "spec, classes, mechanism, class_weight"),
         ({"purpose": "train"}, "federation"),
     ):
         with raises(ConfigError, field=field):

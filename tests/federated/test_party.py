@@ -261,7 +261,7 @@ def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
 
 def test_other_entries_of_a_request_are_ignored() -> None:
     answer = party().answer({**counting(), "epochs": 3}, [np.zeros(3)])
-    assert codec.decode(answer.arrays, RUN.hasher, 3) == counts_of(X, Y)
+    assert codec.decode_all(answer.arrays, [RUN.hasher], 3)[0] == counts_of(X, Y)
 
 
 @pytest.mark.parametrize("convert", [sp.csr_matrix, sp.csc_array, np.asfortranarray, np.ndarray.tolist, np.float32])

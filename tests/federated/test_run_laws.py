@@ -47,6 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "nobody evaluates the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
     "gram": {"spec": PLAN, "gram": 32},
     "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
+    "equal classes": {"spec": GRID[0], "decay": 0.5, "class_weight": "balanced"},
 }
 POOLED = {
     name: FlyNNClassifier(hash_dim=64, gram=RUNS[name].get("gram", 0)).fit(X[TRAINING], LABELS[TRAINING])
@@ -120,12 +121,33 @@ def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str)
         assert model.gram.accuracy == pooled.model_.gram.accuracy
 
 
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+@pytest.mark.parametrize("how", SPLITS)
+def test_the_prior_and_the_temperatures_for_it_are_those_of_the_pool(how: str, class_weight: str | None) -> None:
+    rows = [np.arange(len(share["y"])) % 5 > 4 * (share["y"] == LABELS[-1]) - 1 for share in shares(how)]
+    parts = [{**s, "X": s["X"][some], "y": s["y"][some]} for s, some in zip(shares(how), rows, strict=True)]
+    points, labels = (np.concatenate([share[name] for share in parts]) for name in "Xy")
+    pooled = FlyNNClassifier(hash_dim=64, class_weight=class_weight).fit(points, labels)
+    options = options_of("committee", spec=replace(PLAN, n_examples=len(labels)), class_weight=class_weight)
+    kept: list[FlyNNClassifier] = []
+    run = in_process(options, parts, on_model=kept.append)
+    assert digest(run) == digest(secretly(options, parts)) == pooled.model_.sha256()
+    frequencies = np.unique(labels, return_counts=True)[1] / len(labels)
+    assert frequencies.max() > 2 * frequencies.min()
+    prior = run.model.model_.prior
+    if class_weight is None:
+        np.testing.assert_allclose(np.exp(prior), frequencies)
+    assert (prior is None) == (class_weight is not None)
+    assert {each.with_prior().model_.sha256() for each in kept} == {digest(run)}
+    assert {each.class_weight for each in kept} == {class_weight}
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
     handed: list[FlyNNClassifier] = []
     in_process(options_of(name, distribute=True), shares(), on_model=handed.append)
     run, kept = ended(name)
-    assert [model.model_.sha256() for model in (*kept, *handed)] == [digest(run)] * 8
+    assert [model.with_prior().model_.sha256() for model in (*kept, *handed)] == [digest(run)] * 8
     np.testing.assert_array_equal(kept[0].with_prior().predict_proba(X), run.model.predict_proba(X))
 
 
@@ -222,7 +244,7 @@ def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> Non
     changes = {"federation": saved, "purpose": "evaluate", "gram": 0}
     run = in_process(options_of(name, spec=saved.run_spec.specs, **changes), shares(), on_model=kept.append)
     assert [phase.name for phase in run.phases] == ["evaluation"]
-    assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
+    assert [model.with_prior().model_.sha256() for model in kept] == [digest(whole)] * 4
     assert digest(run) == digest(whole)
     assert run.federation("2") is saved
     if saved.shared.gram is not None:

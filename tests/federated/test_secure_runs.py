@@ -221,7 +221,7 @@ def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone(pha
     fit = GramFit.of(GramMatrix.from_data(specs, X, codes, 3))
     coverage = int(fit.n_per_class.sum()) / len(pooled(set())[1])
     X, codes = pooled({"gram", "gram evaluation"})  # those in the sums alone are taken out of them
-    expected = fit.scoring(specs, np.bincount(codes, minlength=3), *fit.tables(specs, X, codes), None, coverage)
+    expected = fit.scoring(specs, np.bincount(codes, minlength=3), *fit.tables(specs, X, codes), coverage)
     assert run.model.model_.gram is not None
     assert run.model.model_.gram.sha256() == expected.sha256()
     assert spec.hash_dim == 16

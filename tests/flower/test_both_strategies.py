@@ -213,7 +213,7 @@ def test_the_server_s_own_evaluation_gets_the_selected_counts_and_none_before_th
     def evaluate(number: int, arrays: list[np.ndarray]) -> None:
         hashers = strategy.run.state.run_spec.hashers
         index = [hasher.fingerprint for hasher in hashers].index(arrays[0].tobytes().hex())
-        seen.append((number, index, codec.decode(arrays, hashers[index], 3).n_examples))
+        seen.append((number, index, codec.decode_all(arrays, [hashers[index]], 3)[0].n_examples))
 
     network.run(strategy, evaluate=evaluate)
     assert [number for number, _, _ in seen] == list(range(int(spec is AUTO), strategy.num_rounds + 1))

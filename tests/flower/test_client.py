@@ -53,7 +53,7 @@ EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 def test_a_party_sends_its_counts() -> None:
     X, y = points(20)
     arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel").fit([], FIT)
-    assert (codec.decode(arrays, HASHER, 3), n_examples) == (counts_of(X, y), 20)
+    assert (codec.decode_all(arrays, [HASHER], 3)[0], n_examples) == (counts_of(X, y), 20)
     assert metrics.keys() == {PARTY, SECONDS}
     assert metrics[PARTY] == "Basel"
 
@@ -111,7 +111,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
-    counts = codec.decode(codec.read_tensors(fit.parameters.tensors), run.hasher, 1000)
+    counts = codec.decode_all(codec.read_tensors(fit.parameters.tensors), [run.hasher], 1000)[0]
     request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
     model = EvaluateIns(fit.parameters, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model

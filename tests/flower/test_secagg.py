@@ -577,4 +577,4 @@ def test_other_messages_pass_the_mod() -> None:
     asked = compat.fitins_to_recorddict(FitIns(ndarrays_to_parameters([]), counting()), keep_input=True)
     replied = compat.recorddict_to_fitres(wire.reply(Message(asked, 1, "train")).content, keep_input=True)
     arrays = codec.read_tensors(replied.parameters.tensors)
-    assert codec.decode(arrays, RUN.hasher, RUN.n_classes) == total(1)
+    assert codec.decode_all(arrays, [RUN.hasher], RUN.n_classes)[0] == total(1)

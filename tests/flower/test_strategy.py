@@ -34,7 +34,7 @@ def state(strategy: FlyNNStrategy) -> tuple[Any, ...]:
 
 
 def decoded(parameters: Parameters | None) -> Any:
-    return codec.decode(codec.read_tensors(parameters.tensors), HASHER, len(CLASSES))
+    return codec.decode_all(codec.read_tensors(parameters.tensors), [HASHER], len(CLASSES))[0]
 
 
 NO_PARAMETERS = Parameters([], "numpy.ndarray")

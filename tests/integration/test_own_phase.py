@@ -28,6 +28,6 @@ def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs: Flowe
     pooled = np.bincount(np.floor(X[:, 0]).astype(int), minlength=20)
     assert [int(each) for each in found.group(1).split(",")] == pooled.tolist()
     model = FlyNNClassifier.load(tmp_path / "model.npz")
-    (best,) = fit_members([model.spec_], X, y, 3)[0]
+    (best,) = fit_members([model.spec_], X, y, 3)
     assert model.counts_.sha256() == best.counts.sha256()
     assert (model.decay_, model.temperature_) == (best.scoring.decay, best.scoring.temperature)

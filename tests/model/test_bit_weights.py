@@ -41,7 +41,6 @@ def test_scores_are_exact_sums_of_weights() -> None:
 def test_a_refined_model_is_another_model_and_gives_probabilities() -> None:
     classifier = FlyNNClassifier.from_model(REFINED)
     assert REFINED.sha256() != PLAIN.sha256()
-    assert REFINED.temperature == 1.0
     odds = classifier.decision_function(X)
     assert_array_equal(REFINED.scores(X), odds)
     assert_array_equal(classifier.predict(X), NAMES[odds.argmax(axis=1)])

@@ -1,4 +1,4 @@
-"""A prior of one party: its class frequencies, smoothed, and the shared part of the model stays as it is."""
+"""The class prior: frequencies of the counted samples, or of one party, beside parts that take all classes alike."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from scipy.special import softmax
 from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
-from flwr_flynn.errors import DataError, ModelFileError
+from flwr_flynn.errors import ConfigError, DataError, ModelFileError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model import class_prior
-from flwr_flynn.model.class_prior import log_frequencies, own_prior, predicted
+from flwr_flynn.model.class_prior import counted_prior, log_frequencies, own_prior
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace
 from tests.model.forgery import put, rewrite
 from tests.raising import raises
 
@@ -73,16 +72,112 @@ def test_the_prior_is_of_the_counts_of_the_model_and_of_noisy_ones_of_equal_clas
     assert_allclose(np.exp(own_prior(noisy, np.array([1, 1, 2]))), np.array([1, 3, 2, 1]) / 7)
 
 
-def test_blocks_do_not_show(monkeypatch):
-    model = replace(trained(X, CODES, 3), prior=np.log([0.1, 0.2, 0.3, 0.4]))
-    scores = model.shared_scores(X)
-    whole = predicted(model, scores)
-    assert_array_equal(whole, model.scores(X).argmax(axis=1))
-    monkeypatch.setattr(class_prior, "_PART", 9)
-    assert_array_equal(predicted(model, scores), whole)
+# ---- frequencies of the counted samples
+
+
+@given(st.lists(st.integers(0, 30), min_size=4, max_size=4), st.lists(st.floats(0, 100), min_size=4, max_size=4))
+def test_the_prior_of_counts_is_their_class_sizes_times_the_weights(sizes, weights):
+    counts = ClassCounts(np.repeat(sizes, 5).reshape(4, 5), hash_nnz=5, spec_fingerprint=64 * "0")
+    for weight in (np.ones(4), np.array(weights)):
+        total = sum(size * each for size, each in zip(sizes, weight, strict=True))
+        expected = [size * each / total if total else 0.25 for size, each in zip(sizes, weight, strict=True)]
+        assert_allclose(np.exp(counted_prior(counts, weight)), expected, rtol=1e-9, atol=1e-300)
+    assert_array_equal(counted_prior(counts, None), counted_prior(counts, np.ones(4)))
+    assert counted_prior(counts, "balanced") is None
+
+
+def test_the_prior_of_noisy_counts_is_of_sizes_from_0_and_a_sample_more_of_each_class():
+    exact = ClassCounts.from_data(flynn_hash(SPECS[0]), X, CODES, 4)
+    noisy = SimulatedRelease(LaplaceCounts(0.1, hash_nnz=8, n_classes=4), 3).release(exact)
+    assert (noisy.n_per_class < 0).any()
+    sizes = [max(size, 0) + 1 for size in noisy.n_per_class]
+    assert_allclose(np.exp(counted_prior(noisy, None)), np.array(sizes) / sum(sizes), rtol=1e-12)
+    selected = SimulatedRelease(TopTLaplace(1.0, hash_nnz=8, n_classes=4, n_released=16), 3).release(exact)
+    assert_allclose(np.exp(counted_prior(selected, None)), np.full(4, 0.25))
 
 
 # ---- the classifier
+
+
+POSITIVE = np.where(RNG.random(60) < 0.2, "sick", "well")
+WEIGHTED = (None, {"sick": 3.0, "well": 0.5}, {"sick": 2}, {})
+
+
+@pytest.mark.parametrize("given_", [{}, {"effort": "quick"}, {"spec": SPECS[0]}, {"spec": SPECS[0], "rule": "novelty"}])
+def test_probabilities_are_those_of_equal_classes_times_frequencies_and_weights(given_):
+    given_ = {**given_, "temperature": 0.3}  # which else follows from the weights
+    equal = FlyNNClassifier(class_weight="balanced", **given_).fit(X, POSITIVE)
+    assert equal.model_.prior is None
+    for weight in WEIGHTED:
+        model = FlyNNClassifier(class_weight=weight, **given_).fit(X, POSITIVE)
+        if "rule" in given_ and weight is None:  # as in the paper
+            assert_array_equal(model.predict_proba(X), equal.predict_proba(X))
+            continue
+        sizes = [(each == POSITIVE).sum() * (weight or {}).get(each, 1) for each in ("sick", "well")]
+        expected = equal.predict_proba(X) * sizes
+        assert_allclose(model.predict_proba(X), expected / expected.sum(axis=1, keepdims=True), rtol=1e-9)
+        assert_array_equal(model.predict(X), model.classes_[expected.argmax(axis=1)])
+        assert_array_equal(model.novelty(X), equal.novelty(X))
+        assert_allclose(model.decision_function(X), np.log(expected[:, 1] / expected[:, 0]), atol=1e-7)
+
+
+@pytest.mark.parametrize("weight", WEIGHTED)
+def test_the_prior_follows_the_counts(weight):
+    spec, parts = SPECS[0], [slice(0, 20), slice(20, 45), slice(45, 60)]
+
+    def of(rows):
+        return FlyNNClassifier(spec, decay=0.5, temperature=0.4, class_weight=weight).fit(X[rows], POSITIVE[rows])
+
+    whole, rest = of(slice(0, 60)).model_.sha256(), of(slice(0, 45)).model_.sha256()
+    batches = FlyNNClassifier(spec, decay=0.5, temperature=0.4, class_weight=weight)
+    for rows in parts:
+        batches.partial_fit(X[rows], POSITIVE[rows], classes=["sick", "well"])
+    merged = of(parts[0]).merge(of(parts[1])).merge(of(parts[2]))
+    counted = FlyNNClassifier.from_counts(
+        spec, merged.counts_, merged.classes_, decay=0.5, temperature=0.4, class_weight=weight
+    )
+    assert {each.model_.sha256() for each in (batches, merged, counted)} == {whole}
+    assert merged.forget(X[parts[2]], POSITIVE[parts[2]]).model_.sha256() == rest
+    # A prior of one's own is gone with the next sample, and by with_prior().
+    assert merged.with_prior(["sick"]).with_prior().model_.sha256() == rest
+    assert merged.with_prior(["sick"]).partial_fit(X[parts[2]], POSITIVE[parts[2]]).model_.sha256() == whole
+
+
+def test_files_keep_the_prior_and_whether_it_follows_the_counts(tmp_path):
+    for weight, expected in ((None, None), ("balanced", "balanced"), ({"sick": 2}, None)):
+        model = FlyNNClassifier(SPECS[0], class_weight=weight).fit(X, POSITIVE)
+        model.save(tmp_path / "model.npz")
+        loaded = FlyNNClassifier.load(tmp_path / "model.npz")
+        assert (loaded.class_weight, loaded.model_.sha256()) == (expected, model.model_.sha256())
+
+
+@pytest.mark.parametrize("weight", [{"sick": -1}, {"sick": 0, "well": 0}, {"sick": np.nan}, {"well": np.inf}])
+def test_weights_that_are_no_factors_are_refused(weight):
+    with raises(ConfigError, field="class_weight"):
+        FlyNNClassifier(SPECS[0], class_weight=weight).fit(X, POSITIVE)
+
+
+def test_weights_are_taken_as_scikit_learn_takes_them():
+    for weight in ({"ill": 2}, {"ill": 2, "sick": 1}):
+        with pytest.raises(ValueError, match="not in class_weight"):
+            FlyNNClassifier(SPECS[0], class_weight=weight).fit(X, POSITIVE)
+    with pytest.raises(ValueError, match="class_weight"):
+        FlyNNClassifier(SPECS[0], class_weight="equal").fit(X, POSITIVE)
+    never = FlyNNClassifier(SPECS[0], class_weight={"sick": 0}).fit(X, POSITIVE)
+    assert set(never.predict(X)) == {"well"}
+
+
+def test_a_rare_outcome_has_probabilities_of_its_frequency():
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(4000, 6))
+    chance = 1 / (1 + np.exp(3.3 - 1.2 * points[:, 0] + points[:, 1]))
+    outcome = (rng.random(4000) < chance).astype(int)
+    model = FlyNNClassifier().fit(points[:2000], outcome[:2000])
+    found = model.predict_proba(points[2000:])[:, 1]
+    assert abs(found.mean() - chance.mean()) < 0.01 < 0.08 < chance.mean() < 0.12
+    equal = FlyNNClassifier(class_weight="balanced").fit(points[:2000], outcome[:2000])
+    brier = [((each - outcome[2000:]) ** 2).mean() for each in (found, equal.predict_proba(points[2000:])[:, 1])]
+    assert brier[0] < 0.6 * brier[1]
 
 
 def classifier(n_members=1):
@@ -105,7 +200,7 @@ def test_probabilities_are_those_of_the_model_times_the_frequencies(n_members):
     assert_array_equal(own.novelty(X), model.novelty(X))
     assert model.model_ is before
     assert (before.prior, own.model_.members) == (None, before.members)
-    assert own.model_.sha256() == before.sha256()
+    assert own.model_.sha256() != before.sha256() == replace(own.model_, prior=None).sha256()
     assert own.model_.fingerprint == before.fingerprint
 
 
@@ -147,7 +242,7 @@ def test_a_model_refuses_other_log_frequencies(prior):
 
 
 @pytest.mark.parametrize("n_members", [1, 3])
-def test_whatever_changes_the_counts_drops_the_prior(n_members):
+def test_whatever_changes_the_counts_drops_the_prior_of_a_party(n_members):
     for change in (
         lambda model: model.partial_fit(X[:5], LABELS[CODES[:5]]),
         lambda model: model.partial_fit(X[:1], LABELS[CODES[:1]]).forget(X[:1], LABELS[CODES[:1]]),

@@ -159,7 +159,8 @@ def test_the_decay_is_chosen_by_leave_one_out(step):
     for rule in ("balanced", "novelty"):
         model = FlyNNClassifier(spec=SPEC, rule=rule).fit(points, labels)
         grid = decay_grid(model.counts_, rule)
-        left_out = [predicted_left_out(others, points, decay=decay, rule=rule) for decay in grid]
+        scoring = {"rule": rule, "class_weight": "balanced"}  # by which the decay is judged
+        left_out = [predicted_left_out(others, points, decay=decay, **scoring) for decay in grid]
         recalls = [balanced_accuracy_score(labels, each) for each in left_out]
         assert len(set(recalls)) > 1
         assert model.decay_ == grid[int(np.argmax(np.round(recalls, 12)))]
@@ -409,7 +410,7 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     recalls = []
     for spec in specs:
         one = FlyNNClassifier(spec=spec).fit(points, labels)
-        alone = FlyNNClassifier(spec=spec, decay=one.decay_)
+        alone = FlyNNClassifier(spec=spec, decay=one.decay_, class_weight="balanced")  # by which it is judged
         recalls.append(balanced_accuracy_score(labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())))
     assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
     # The members are the best by the same results, and their weights follow from these.
@@ -434,9 +435,11 @@ def test_temperatures_are_chosen_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
     model = FlyNNClassifier(spec=SPEC).fit(points, labels)
     others, losses = all_but_one(points, labels), []
+    frequencies = np.exp(model.model_.prior)
     for temperature in TEMPERATURES:
-        scoring = {"decay": model.decay_, "temperature": temperature}
-        losses.append(log_loss(labels, predicted_left_out(others, points, "predict_proba", **scoring)))
+        scoring = {"decay": model.decay_, "temperature": temperature, "class_weight": "balanced"}
+        posterior = np.array(predicted_left_out(others, points, "predict_proba", **scoring)) * frequencies
+        losses.append(log_loss(labels, posterior / posterior.sum(axis=1, keepdims=True)))
     assert losses[TEMPERATURES.index(model.temperature_)] < min(losses) + 1e-5
     assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
 

@@ -191,9 +191,9 @@ def test_a_sample_that_nothing_else_tells_of_is_wrong(how: str) -> None:
 def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
     nothing = GramFit.of(GramMatrix.zeros(48, 3))
     assert not nothing.weights.any()
-    assert nothing.scoring(SPECS, np.zeros(3, np.int64), *nothing.tables(SPECS, X[:0], Y[:0]), None) is None
-    assert LearnedGram.of(SPECS, X[:0], Y[:0], 3, None) is None
-    found = LearnedGram.of(SPECS, X, Y, 5, 0.5).scoring
+    assert nothing.scoring(SPECS, np.zeros(3, np.int64), *nothing.tables(SPECS, X[:0], Y[:0])) is None
+    assert LearnedGram.of(SPECS, X[:0], Y[:0], 3) is None
+    found = LearnedGram.of(SPECS, X, Y, 5).scoring
     assert found is not None
     assert found.log_odds(X).argmax(axis=1).max() == 2
     assert np.isfinite(found.log_odds(X)).all()
@@ -246,37 +246,24 @@ def test_other_sums_keep_the_strength_or_have_the_last_one_and_it_is_back_with_t
 
 def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None:
     for some, labels in ((X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2), (X[:1], Y[:1])):
-        assert LearnedGram.of(SPECS, some, labels, 3, None) is None
-    found = LearnedGram.of(SPECS, X[:2], np.arange(2), 3, None).scoring
+        assert LearnedGram.of(SPECS, some, labels, 3) is None
+    found = LearnedGram.of(SPECS, X[:2], np.arange(2), 3).scoring
     assert found is not None
     assert np.isfinite(found.log_odds(X)).all()
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "n", "share"),
-    [
-        (None, 100, 0.5),
-        (0.9, 100, 0.5),
-        (0.0, 100, 16 / 17),
-        (0.95, 100, 0.263),
-        (0.95, 10**6, 0.183),
-        (1.0, 100, 0.102),
-        (1.0, 10**6, 1 / 17),
-    ],
-)
-def test_the_better_side_has_more_weight_and_more_so_with_more_samples(
-    accuracy: float | None, n: int, share: float
+@pytest.mark.parametrize("coverage", [1.0, 0.5, 0.01])
+def test_the_lowest_loss_is_chosen_and_each_side_has_half_of_the_weight_but_for_parties_that_are_missing(
+    coverage: float,
 ) -> None:
     correct, losses = FIT.tables(SPECS, X, Y)
-    correct, losses = np.full_like(correct, n * 9 // 10), np.full_like(losses, 10**6)
+    correct, losses = np.full_like(correct, 90), np.full_like(losses, 10**6)
     losses[1, 5, 2] -= 1
-    found = FIT.scoring(SPECS, np.full(3, n), correct, losses, accuracy)
+    found = FIT.scoring(SPECS, np.full(3, 100), correct, losses, coverage)
     assert found is not None
-    assert found.accuracy == 0.9
+    assert (found.accuracy, found.share) == (0.9, coverage / 2)
     assert found.temperature == GRAM_TEMPERATURES[5]
     assert_array_equal(found.weights, FIT.weights[1])
-    assert found.share == pytest.approx(share, abs=0.001)
-    assert 1 / 17 <= found.share <= 16 / 17
 
 
 def test_all_classes_count_alike_in_the_choice() -> None:
@@ -285,7 +272,7 @@ def test_all_classes_count_alike_in_the_choice() -> None:
     losses[:] = np.array([99, 1, 0]) * 10**6
     losses[2, 3] = [99 * 10**6 // 2, 10**6, 0]
     losses[1, 4] = [99 * 10**6, 10**6 // 4, 0]
-    found = FIT.scoring(SPECS, np.array([99, 1, 0]), np.minimum(correct, 0), losses, None)
+    found = FIT.scoring(SPECS, np.array([99, 1, 0]), np.minimum(correct, 0), losses)
     assert found is not None
     assert found.temperature == GRAM_TEMPERATURES[4]
 
@@ -304,7 +291,7 @@ def test_small_classes_and_repeated_samples_are_not_flattered(few: int) -> None:
     sizes = [100] * 4 + [few] * 6
     some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
     rest = np.setdiff1d(np.arange(len(y)), some)
-    model = FlyNNClassifier(hash_dim=1024, gram=512).fit(digits[some], y[some]).model_
+    model = FlyNNClassifier(hash_dim=1024, gram=512, class_weight="balanced").fit(digits[some], y[some]).model_
     assert model.gram is not None
     alone = replace(model, gram=replace(model.gram, share=1.0)).scores(digits[rest]).argmax(axis=1)
     right = np.mean([np.mean(alone[y[rest] == label] == label) for label in range(10)])
@@ -360,15 +347,17 @@ def test_a_model_averages_both_log_probabilities_by_their_weights() -> None:
         found = both.model_.gram
         assert found is not None
         assert both.model_.members == plain.model_.members
-        ours, theirs = np.log(plain.predict_proba(X)), log_softmax(found.log_odds(X), axis=1)
-        expected = softmax((1 - found.share) * ours + found.share * theirs, axis=1)
+        ours = plain.with_prior(frequencies=[1, 1, 1]).predict_proba(X)
+        theirs = log_softmax(found.log_odds(X), axis=1)
+        equal = softmax((1 - found.share) * np.log(ours) + found.share * theirs, axis=1)
+        expected = softmax(np.log(equal) + np.log(np.bincount(Y)), axis=1)
         np.testing.assert_allclose(both.predict_proba(X), expected, rtol=1e-6, atol=1e-9)
         assert_array_equal(both.novelty(X), plain.novelty(X))
         mostly = both.with_prior(frequencies=[1, 1, 8])
         np.testing.assert_allclose(
-            mostly.predict_proba(X), softmax(np.log(expected) + np.log([1, 1, 8]), axis=1), rtol=1e-5, atol=1e-9
+            mostly.predict_proba(X), softmax(np.log(equal) + np.log([1, 1, 8]), axis=1), rtol=1e-5, atol=1e-9
         )
-        assert mostly.model_.sha256() == both.model_.sha256() != plain.model_.sha256()
+        assert mostly.with_prior().model_.sha256() == both.model_.sha256() != plain.model_.sha256()
 
 
 def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from scipy.special import log_softmax
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError
@@ -91,20 +92,38 @@ def test_tables_of_parties_add_to_the_tables_of_the_pool(training, gammas, rule,
     assert not leave_one_out_tables(counts, [(active, y)], candidates, with_losses=False).log_losses.any()
 
 
+@pytest.mark.parametrize("class_weight", [None, "balanced", np.array([1.0, 0.5, 3.0])])
 @pytest.mark.parametrize("rule", RULES)
-def test_log_losses_are_those_of_retrained_models(rule):
+def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weight):
+    """With the frequencies of all samples as prior; weights are those of samples, too, up to a factor."""
     rng = np.random.default_rng(8)
-    active, y = hashes(rng, 40, 30, 6), rng.integers(0, 3, 40)
-    table = leave_one_out_tables(counted(active, y, 3, 30), [(active, y)], [ScoringRule(rule, 0.7)]).log_losses[0]
+    active, y = hashes(rng, 40, 30, 6), rng.choice(3, 40, p=[0.6, 0.3, 0.1])
+    counts, one = counted(active, y, 3, 30), [ScoringRule(rule, 0.7)]
+    table = leave_one_out_tables(counts, [(active, y)], one, class_weight=class_weight).log_losses[0]
+    weights = np.ones(3) if class_weight is None else class_weight
+    frequencies = np.ones(3) if isinstance(weights, str) else np.bincount(y) * weights
+    importance = np.ones(3) if isinstance(weights, str) else weights / weights.max()
     expected = np.zeros(len(TEMPERATURES))
     for p in range(len(y)):
         rest = np.arange(len(y)) != p
         model = counted(active[rest], y[rest], 3, 30)
         (odds,) = log_odds(class_scores(model, active[p : p + 1], ScoringRule(rule, 0.7)), 6)
         for t, temperature in enumerate(TEMPERATURES):
-            shifted = (odds - odds.max()) / temperature
-            expected[t] += min(np.log(np.exp(shifted).sum()) - shifted[y[p]], 64.0)
+            posterior = log_softmax((odds - odds.max()) / temperature + np.log(frequencies))
+            expected[t] += min(-posterior[y[p]], 64.0) * importance[y[p]]
     np.testing.assert_allclose(table / 2.0**20, expected, atol=len(y) * 2.0**-20)
+
+
+def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_them(monkeypatch):
+    rng = np.random.default_rng(3)
+    active, y = hashes(rng, 60, 30, 6), np.repeat([0, 1, 2], [40, 15, 5])
+    counts, one = counted(active, y, 3, 30), [ScoringRule("balanced", 0.7)]
+    by_class = [leave_one_out_tables(counts, [(active[y == c], y[y == c])], one).log_losses[0] for c in range(3)]
+    monkeypatch.setattr(leave_one_out, "N_LEFT_OUT", 30)  # about 10 of each class
+    for label, share in enumerate([10 / 40, 10 / 15, 1.0]):
+        some = (active[y == label], y[y == label])
+        found = leave_one_out_tables(counts, [some], one).log_losses[0]
+        np.testing.assert_allclose(found, by_class[label] * (10 / 40) / share, atol=40)
 
 
 def test_blocks_and_batches_do_not_show(monkeypatch):

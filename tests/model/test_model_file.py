@@ -70,7 +70,7 @@ def test_models_come_back_from_files(rule, max_members, tmp_path):
 
 def test_files_are_plain_npz(path):
     with np.load(path, allow_pickle=False) as file:
-        assert sorted(file) == ["counts_0", "digest", "header"]
+        assert sorted(file) == ["counts_0", "digest", "header", "prior"]
         assert_array_equal(file["counts_0"], FlyNNClassifier.load(path).counts_.array)
         assert json.loads(file["header"].tobytes())["format"] == 10
 
@@ -461,7 +461,7 @@ def test_the_tables_of_codes_count_as_memory(tmp_path):
 # The Gram matrix
 
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
-PAIRS = LearnedGram.of(OWN, X, CODES, 3, 0.5).scoring
+PAIRS = LearnedGram.of(OWN, X, CODES, 3).scoring
 assert PAIRS is not None
 
 

@@ -48,7 +48,7 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
         ]
         correct.append(sum(part.correct for part in parts))
         log_losses.append(sum(part.log_losses for part in parts))
-    members = fit_members(SPECS, X, Y, 3, max_members=max_members)[0]
+    members = fit_members(SPECS, X, Y, 3, max_members=max_members)
     choices = choose(correct, sizes, max_members)
     assert len(members) == len(choices) == max_members
     for member, choice in zip(members, choices, strict=True):
@@ -59,9 +59,9 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
 
 
 def test_without_a_number_of_members_the_best_is_alone():
-    (member,) = fit_members(SPECS, X, Y, 3)[0]
-    assert (member,) == fit_members(SPECS, X, Y, 3, max_members=1)[0]
-    assert replace(member, weight=0.5) == replace(fit_members(SPECS, X, Y, 3, max_members=2)[0][0], weight=0.5)
+    (member,) = fit_members(SPECS, X, Y, 3)
+    assert (member,) == fit_members(SPECS, X, Y, 3, max_members=1)
+    assert replace(member, weight=0.5) == replace(fit_members(SPECS, X, Y, 3, max_members=2)[0], weight=0.5)
     assert member.weight == 1.0
 
 
@@ -124,7 +124,7 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
     mask = kept(X, Y, np.array([50, 50, 50]), 60)
     assert 20 < mask.sum() < 110
-    members = fit_members(SPECS, X, Y, 3, rule, max_members=2)[0]
+    members = fit_members(SPECS, X, Y, 3, rule, max_members=2)
     assert len(members) == 2
     for member in members:
         hasher = FlyHash(member.spec)
@@ -138,7 +138,7 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
 
 def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
     monkeypatch.setattr(selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
-    (member,) = fit_members(SPECS, X, Y, 3, max_members=2)[0]
+    (member,) = fit_members(SPECS, X, Y, 3, max_members=2)
     assert (member.spec, member.weight, member.scoring.temperature) == (SPECS[0], 1.0, None)
     assert member.scoring.decay == candidate_scorings(member.counts)[0].decay
 
@@ -149,7 +149,7 @@ def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
     points, labels = make_classification(600, 8, n_informative=6, n_classes=3, random_state=0)
     X, y = points[:300], labels[:300]
     columns = ColumnHistograms.from_data(X, y, 3)
-    losses = {}
+    losses, class_weight = {}, "balanced" if rule == "novelty" else None
     for effort, sizes in (("default", (2**15, 128)), ("thorough", (2**15, 128))):
         classifier = FlyNNClassifier(rule=rule, effort=effort).fit(X, y)
         members = classifier.model_.members
@@ -158,7 +158,7 @@ def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
         counts = [ClassCounts.from_data(hasher, X, y, 3) for hasher in hashers]
         scorings = [candidate_scorings(each, rule) for each in counts]
         tables = [
-            leave_one_out_tables(each, [(hasher.active(X), y)], candidates)
+            leave_one_out_tables(each, [(hasher.active(X), y)], candidates, class_weight=class_weight)
             for each, hasher, candidates in zip(counts, hashers, scorings, strict=True)
         ]
         choices = choose([table.correct for table in tables], np.bincount(y), 3)

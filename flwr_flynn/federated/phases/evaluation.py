@@ -5,8 +5,9 @@ An answer has the confusion matrix, histograms of the predicted probabilities, a
 not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
 few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
 
-A party may keep the model with its own class frequencies beside it, see `model.class_prior`. Its answer has a second
-confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
+A party may keep the model with its own class frequencies in the place of those of all, see `model.class_prior`. Its
+answer has a second confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these
+depends on the split.
 
 In a run of secure sums the results are one more of them, by phase "secure evaluation", in which nobody sees a party's
 own; this phase then distributes the model alone.
@@ -57,7 +58,6 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.request import Request, RunRequest, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.model.class_prior import predicted
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion, scored
 from flwr_flynn.model.model import Model
@@ -208,11 +208,12 @@ class EvaluationRequest(RunRequest[Tables]):
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [np.zeros(field.shape, np.int64) for field in score_fields(n_classes, len(names), 0)]
         for X, true, scores in batches:
-            shared = predicted(self.model, scores)
+            posterior = self.model.posterior(scores)
+            shared = posterior.argmax(axis=1)
             matrices[0] += confusion(true, shared, n_classes)
-            matrices[1] += confusion(true, predicted(mine, scores), n_classes) if has_own else 0
+            matrices[1] += confusion(true, mine.posterior(scores).argmax(axis=1), n_classes) if has_own else 0
             if tables:
-                probabilities = self.model.probabilities(scores)
+                probabilities = self.model.probabilities(posterior)
                 groups = [np.ones(len(true), bool)]
                 if names:
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
@@ -221,7 +222,7 @@ class EvaluationRequest(RunRequest[Tables]):
                     parts = scored(probabilities[rows], true[rows], shared[rows])
                     table += parts[0]
                     sums += parts[1]
-            del scores  # those of the next batch take as much memory
+            del scores, posterior  # those of the next batch take as much memory
         for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
         return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())

@@ -268,13 +268,10 @@ def _ask_evaluation(state: RunState, context: Context) -> GramEvaluationRequest:
 
 def _choose(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     result: GramSolution = state.results[GRAM.name]
-    selection = state.results.get("selection")
     (left_out,), *tables = batch.total.tables
-    accuracy = None if selection is None else selection.accuracy
-    shape = result.fit.n_strengths, len(GRAM_TEMPERATURES), len(left_out)
-    correct, losses = (table.reshape(shape) for table in tables)
+    correct, losses = (table.reshape(result.fit.n_strengths, len(GRAM_TEMPERATURES), -1) for table in tables)
     coverage = int(result.fit.n_per_class.sum()) / max(state.results["counts"].parts[0].n_examples, 1)
-    scoring = result.fit.scoring(result.run.specs, left_out, correct, losses, accuracy, coverage)
+    scoring = result.fit.scoring(result.run.specs, left_out, correct, losses, coverage)
     silent = {name: why for name, why in context.unanswered_by(batch.passed).items() if name not in result.missing}
     return state.with_result(GRAM_EVALUATION.name, GramResult(scoring, silent))
 
@@ -285,7 +282,7 @@ def summed(state: RunState) -> frozenset[str]:
     return result.answered
 
 
-# They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
+# They depend on candidates that are not selected, too, which are not saved.
 _PRODUCTS = "products of the samples' hashes with each other, and their sums by class"
 GRAM = Phase("gram", EVALUATE, _ask, _solve, audience=COUNTED, resumes_at=("selection",), content=_PRODUCTS)
 GRAM_EVALUATION = Phase(

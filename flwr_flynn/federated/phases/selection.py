@@ -85,7 +85,7 @@ class SelectionRequest(RunRequest[Tables]):
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
         for hasher, counts, scorings in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
-            tables += leave_one_out_tables(counts, batches, scorings)
+            tables += leave_one_out_tables(counts, batches, scorings, class_weight=self.run.class_weight)
         return Tables(tuple(tables)), n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -128,9 +128,7 @@ class Selection:
     @property
     def accuracy(self) -> float | None:
         """Leave-one-out balanced accuracy of the best candidate alone."""
-        if not self.accuracies:
-            return None
-        return self.accuracies[self.choices[0].spec][self.choices[0].scoring]
+        return max(map(max, self.accuracies)) if self.accuracies else None
 
     def to_dict(self) -> dict[str, Any]:
         """The selection as JSON can hold it."""
@@ -138,7 +136,6 @@ class Selection:
         values["choices"] = [[each.spec, each.scoring, each.weight] for each in self.choices]
         values["scorings"] = [[each.rule, each.decay, each.temperature] for each in self.scorings]
         values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
-        values["accuracies"] = [list(entries) for entries in self.accuracies]
         return values | {"accuracy": self.accuracy}
 
 
@@ -172,8 +169,7 @@ def select(
         found = [best_temperature(losses[choice.spec][choice.scoring]) for choice in choices]
         scorings = [replace(scoring, temperature=each) for scoring, each in zip(scorings, found, strict=True)]
         accuracies = tuple(tuple(mean_recall(row, n_per_class) for row in table) for table in correct)
-    examples = sum(n_per_class.tolist())
-    return Selection(tuple(choices), tuple(scorings), candidates, accuracies, examples, parties, missing)
+    return Selection(tuple(choices), tuple(scorings), candidates, accuracies, int(n_per_class.sum()), parties, missing)
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:

@@ -128,11 +128,11 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(monke
 
 
 def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = LearnedGram.of(OWN, X, Y, 3, None).scoring
+    whole = LearnedGram.of(OWN, X, Y, 3).scoring
     phases = "flwr_flynn.federated.phases"
     for module in (f"{phases}.gram", "flwr_flynn.model.gram"):
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
-    some = LearnedGram.of(OWN, X, Y, 3, None).scoring
+    some = LearnedGram.of(OWN, X, Y, 3).scoring
     assert whole is not None
     assert some is not None
     assert some.accuracy != whole.accuracy
@@ -166,7 +166,7 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phase: str, how:
     summed, tried = some if phase == "gram" else np.full(240, True), some
     fit = GramFit.of(GramMatrix.from_data(OWN, X[summed], Y[summed], 3))
     coverage = int(fit.n_per_class.sum()) / 240
-    expected = fit.scoring(OWN, np.bincount(Y[tried]), *fit.tables(OWN, X[tried], Y[tried]), None, coverage)
+    expected = fit.scoring(OWN, np.bincount(Y[tried]), *fit.tables(OWN, X[tried], Y[tried]), coverage)
     assert expected is not None
     found = scoring_of(run)
     assert found is not None
@@ -321,7 +321,7 @@ RUN = RunSpec(SPEC, NAMES)
 COUNTS = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
 TWO = tuple(replace(SPEC, hash_dim=32, hash_nnz=8, seed=seed) for seed in (0, 1))
 FIT = GramFit.of(GramMatrix.from_data(TWO, X, Y, 3))
-LEARNED = LearnedGram.of(TWO, X, Y, 3, 0.5).scoring
+LEARNED = LearnedGram.of(TWO, X, Y, 3).scoring
 assert LEARNED is not None
 SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
 EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
@@ -610,8 +610,7 @@ def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> No
     assert found.specs == (coded, scaled)
     assert coded.coding
     assert scaled.scale is not None
-    accuracy = run.state.results["selection"].accuracy
-    pooled = LearnedGram.of(found.specs, X, Y, 3, accuracy).scoring
+    pooled = LearnedGram.of(found.specs, X, Y, 3).scoring
     assert pooled is not None
     assert pooled.sha256() == found.sha256()
 
@@ -619,14 +618,22 @@ def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> No
 # ---- parties of which only some consent
 
 
+def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_they_would() -> None:
+    parties = [algorithm.party_of(**part, min_examples=1) for part in parts()]
+    thorough = RunOptions(**options(replace(PLAN, effort="thorough"), gram=None))
+    with pytest.warns(UserWarning, match=r"phase gram: no answer of node 0 .*gram: expected true .*gram=True"):
+        run = algorithm.federate(thorough, parties)
+    assert scoring_of(run) is None
+
+
 def test_the_weight_falls_with_the_share_of_the_samples_that_are_in_the_gram_matrix() -> None:
-    """Accuracies of different samples do not compare: one party of easy samples does not take the model over."""
+    """One party of easy samples does not take the model over."""
     steps = counted()
     steps.step(EVALUATE, "0", dict.fromkeys("123", "refused: no"))
     steps.step(EVALUATE, "0")
     found = scoring_of(steps.rounds(1))
     assert found is not None
-    assert 0 < found.share <= 16 / 17 * 60 / 240
+    assert found.share == 60 / 240 / 2
 
 
 def test_a_run_goes_on_without_the_evaluation_where_all_that_are_in_the_gram_matrix_have_left() -> None:

@@ -54,7 +54,7 @@ ALL = Member("", "1", sizes=(50, 50, 50))
 def test_the_selection_of_any_split_is_the_pooled_one(how: str, spec: Any) -> None:
     run = in_process(options_for(spec), shares(how))
     specs = run.state.run_spec.specs
-    pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)[0]
+    pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)
     selection = run.state.results["selection"]
     assert [specs[index] for index in selection.specs] == [member.spec for member in pooled]
     assert list(selection.scorings) == [member.scoring for member in pooled]

@@ -133,7 +133,8 @@ def test_few_rows_are_not_told() -> None:
 def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
     parts = split("by class")
     parts[0]["X"] = parts[0]["X"].assign(number="high")
-    run = DRIVERS["in process"](LEARNED | {"min_parties": 2}, parts, min_examples=1)
+    with pytest.warns(UserWarning, match="column 'number'"):
+        run = DRIVERS["in process"](LEARNED | {"min_parties": 2}, parts, min_examples=1)
     assert run.model.model_.schema == SCHEMA
     (reason,) = run.rosters["columns"].missing.values()
     assert "column 'number'" in reason
