@@ -97,6 +97,7 @@ def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending: str, n
     assert len(set(models)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:phase .* no answer of ")
 def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
     X, y = frame_of(60)
     frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
@@ -122,6 +123,7 @@ def test_gaps_at_one_site_exclude_nobody(n_gaps: int) -> None:
     assert len(models) == 1
 
 
+@pytest.mark.filterwarnings("ignore:phase .* no answer of ")
 def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise() -> None:
     parts = [frame_of(80, seed) for seed in range(3)]
     parts[2] = (parts[2][0][["before"]], parts[2][1])
