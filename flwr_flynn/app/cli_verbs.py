@@ -302,7 +302,7 @@ def _opened_for(model: FlyNNClassifier, path: Path, label: str | None, dialect: 
         raise DataError(path.name, f"{len(schema.columns)} columns, as the model has no names", len(file.reports))
     file.n_unlabelled = 0
     file.check()
-    if any(report.texts for report in file.reports):
+    if any(report.texts or report.numerals.unit for report in file.reports):
         print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     return file
 

@@ -98,7 +98,7 @@ class TableSummary:
     @classmethod
     def of(cls, X: Any, min_examples: int = 1) -> TableSummary:
         """The summary of a table, or of what `Table.of` takes, as it may be told."""
-        return cls.counted(Table.of(X)).told(min_examples)
+        return cls.counted(Table.of(X, is_learned=True)).told(min_examples)
 
     @classmethod
     def counted(cls, table: Table) -> TableSummary:
@@ -209,7 +209,7 @@ def learned(X: Any, min_examples: int, ignore: Sequence[str] = (), keep: Sequenc
             raise SchemaError("ignore, keep", "none for samples whose columns have no names", "names")
         return X, None
     table = Table.of(X)
-    schema, left_out = TableSummary.of(table, min_examples).schema(ignore, keep)
+    schema, left_out = TableSummary.of(X, min_examples).schema(ignore, keep)
     if chosen := {name: reason for name, reason in left_out.items() if reason != "ignored"}:
         named = listed([f"{name[:60]!r} ({reason})" for name, reason in chosen.items()])
         warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=4)

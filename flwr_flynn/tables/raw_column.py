@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, Numerals, as_level, date_of
+from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, Numerals, as_level, date_of, proves
 
 Array = npt.NDArray[Any]
 
@@ -79,24 +79,31 @@ class RawColumn:
     wanted : str, optional
         Its kind in a schema, which decides how texts are read.
     decimal, date_format : str
-        Mark of decimals; form of dates, "" is detected.
+        Mark of decimals and form of dates; "" is detected, the mark by the texts that prove one, a point else.
     gap_texts : frozenset of str
         Texts of missing values, in lower case.
     """
 
     typed: str | None = None
     wanted: str | None = None
-    decimal: str = "."
+    decimal: str = ""
     date_format: str = ""
     gap_texts: frozenset[str] = GAP_TEXTS
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
+    is_strict: bool = False  # texts among numbers are faults
     n: int = 0
     n_empty: int = 0
     n_infinite: int = 0
     types: set[Any] = field(default_factory=set)
     fits: Counter[str] = field(default_factory=Counter)  # texts that are dates of each form
     numerals: Numerals = field(default_factory=Numerals)
+    proofs: Counter[str] = field(default_factory=Counter)  # different texts that prove each mark of decimals
+
+    @property
+    def mark(self) -> str:
+        """The mark of decimals."""
+        return self.decimal or ("," if self.proofs[","] > self.proofs["."] else ".")
 
     @property
     def forms(self) -> list[str]:
@@ -149,8 +156,8 @@ class RawColumn:
 
     @property
     def unfit(self) -> int:
-        """All values, where none is of the kind that a schema wants."""
-        return self.texts if self.texts == self.n - self.n_empty and not self.has_beside else 0
+        """All values, where none is of the kind that a schema wants; texts that would be lost."""
+        return self.texts if self.is_strict or (self.texts == self.n - self.n_empty and not self.has_beside) else 0
 
     def add(self, values: Raw) -> None:
         """Look at more rows."""
@@ -178,6 +185,7 @@ class RawColumn:
             if is_gap_text(text, self.gap_texts):
                 self.n_empty += n_rows
             elif kind := self.numerals.add(text.strip(), n_rows, self.decimal):
+                self.proofs.update(mark for mark in ",." if not self.decimal and proves(text.strip(), mark))
                 self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
                 self.n_infinite += n_rows if math.isinf(self.numerals.value(text, self.decimal) or 0) else 0
             else:
@@ -186,7 +194,9 @@ class RawColumn:
                         self.fits[form] += n_rows
 
     def _plain(self, texts: Sequence[Any]) -> Array | None:
-        if self.decimal == ",":
+        if self.gap_texts != GAP_TEXTS:  # which may look like numbers
+            return None
+        if self.mark == ",":
             if any("." in text for text in texts if text):
                 return None
             texts = [text and text.replace(",", ".") for text in texts]
@@ -218,7 +228,7 @@ class RawColumn:
 
     def _number(self, text: str) -> float:
         is_gap = is_gap_text(text, self.gap_texts)
-        value = None if is_gap else self.numerals.value(text.strip(), self.decimal)
+        value = None if is_gap else self.numerals.value(text.strip(), self.mark)
         return math.nan if value is None else value
 
     def _moment(self, text: str, form: str) -> np.datetime64:

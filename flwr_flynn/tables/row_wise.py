@@ -15,12 +15,10 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.raw_column import of_gaps
+from flwr_flynn.tables.raw_column import is_gap_text, of_gaps
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
-from flwr_flynn.tables.texts import BESIDE, DATE_FORMATS, GAP_TEXTS, date_of, is_beside, number_of
-
-_UNMISTAKABLE = DATE_FORMATS[:3]
+from flwr_flynn.tables.texts import BESIDE, gaps_with, is_beside, number_of, plain_date
 
 
 def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -77,10 +75,10 @@ def _values(column: npt.NDArray[Any]) -> Sequence[Any]:
 
 def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """The values in the dtype of the column's kind, and a mask of those that are values of it, or gaps."""
-    out, good = of_gaps(column.kind, len(values)), np.ones(len(values), np.bool_)
+    out, good, gaps = of_gaps(column.kind, len(values)), np.ones(len(values), np.bool_), gaps_with(column.gap_texts)
     for index, value in enumerate(values):
         text = value.strip() if isinstance(value, str) else value
-        if is_gap(text) or (isinstance(text, str) and (text.lower() in GAP_TEXTS or text in column.gap_texts)):
+        if is_gap(text) or (isinstance(text, str) and is_gap_text(text, gaps)):
             continue
         try:
             out[index] = _PARSERS[column.kind](text)
@@ -100,7 +98,9 @@ def _number(value: Any) -> float:
 
 def _date(value: Any) -> Any:
     if isinstance(value, str):
-        return np.datetime64(next(filter(None, (date_of(value, form) for form in _UNMISTAKABLE))), "us")
+        if (moment := plain_date(value)) is None:
+            raise ValueError
+        return np.datetime64(moment, "us")
     if not isinstance(value, date | np.datetime64):
         raise TypeError
     return moment_of(value)

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
-from flwr_flynn.tables.raw_column import RawColumn, missing, of_gaps
+from flwr_flynn.tables.raw_column import RawColumn, is_gap_text, missing, of_gaps
 from flwr_flynn.tables.table import Table, by_name, form_of, level_of
-from flwr_flynn.tables.texts import BESIDE, is_beside
+from flwr_flynn.tables.texts import BESIDE, gaps_with, is_beside, plain_date
 
 Array = npt.NDArray[Any]
 
@@ -168,13 +168,14 @@ class Schema:
             raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
         indices = self.found(table.names) if self.is_named else range(len(self.columns))
         columns = [of_gaps(column.kind, len(table)) for column in self.columns]
+        kinds, places = table.kinds, {name: index for index, name in enumerate(self.names)}
         for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
             if at is None:
                 continue
-            beside = f"{column.name}{BESIDE}"
-            columns[index], words = _as_kind(column, table.columns[at], table.kinds[at], beside in self.names)
-            if words is not None and beside in self.names:
-                columns[self.names.index(beside)] = words
+            beside = places.get(f"{column.name}{BESIDE}")
+            columns[index], words = _as_kind(column, table.columns[at], kinds[at], beside is not None)
+            if words is not None and beside is not None:
+                columns[beside] = words
         return Table(self.names, columns)
 
     def found(self, names: Sequence[str]) -> list[int | None]:
@@ -200,11 +201,11 @@ class Schema:
 
     def remarks(self, table: Table, numbers: Array) -> list[str]:
         """Warnings about a table and its numbers: columns that are not there, categories in which nothing is known."""
-        remarks, first = [], 0
+        remarks, first, known = [], 0, {*self.names}
         indices = self.found(table.names) if self.is_named else range(len(self.columns))
         for column, index in zip(self.columns, indices, strict=True):
             end = first + len(column.levels)
-            if index is None and not is_beside(column.name, self.names):
+            if index is None and not is_beside(column.name, known):
                 remarks.append(f"column {column.name!r} is not there: all of its values are gaps")
             elif index is not None and column.levels and not numbers[:, first:end].any():
                 has_values = not missing(table.columns[index]).all()
@@ -237,19 +238,23 @@ class Schema:
 def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tuple[Array, Array | None]:
     """The values in the dtype of a column's kind, refused if they are of another, and the texts beside numbers."""
     if kind == "category" and column.gap_texts:
-        values = np.array([None if value in column.gap_texts else value for value in values.tolist()], object)
+        gaps = gaps_with(column.gap_texts)
+        values = np.array([None if is_gap_text(value, gaps) else value for value in values.tolist()], object)
     if kind == column.kind:
         return values, None
     if missing(values).all():
         return of_gaps(column.kind, len(values)), None
     if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
         return np.array([level_of(value) for value in values.tolist()], object), None
-    if kind == "category":
-        raw, texts = RawColumn(wanted=column.kind), values.tolist()
+    if kind == "category" and column.kind == "date":  # no row decides about the form of others
+        moments = np.array([np.datetime64(text and plain_date(text), "us") for text in values.tolist()])
+        if not np.isnat(moments).all():
+            return moments, None
+    elif kind == "category":
+        raw, texts = RawColumn(wanted="number"), values.tolist()
         raw.add(texts)
         if has_beside or not raw.unfit:
-            numbers = raw.values(texts)
-            return (numbers, None) if column.kind == "date" else (numbers.astype(np.float64), raw.beside(texts))
+            return raw.values(texts).astype(np.float64), raw.beside(texts)
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
 
 

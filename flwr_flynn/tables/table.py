@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.raw_column import RawColumn
-from flwr_flynn.tables.texts import BESIDE, TRUTHS, as_level, as_name
+from flwr_flynn.tables.raw_column import RawColumn, is_gap_text
+from flwr_flynn.tables.texts import BESIDE, GAP_TEXTS, TRUTHS, as_level, as_name
 
 Array = npt.NDArray[Any]
 
@@ -65,10 +65,11 @@ class Table:
         _check_different(self.names)
 
     @classmethod
-    def of(cls, X: Any) -> Table:
+    def of(cls, X: Any, *, is_learned: bool = False) -> Table:
         """The table of a data frame (pandas, polars), an array, or a table.
 
-        A `DataError` names the columns with values that are no numbers, texts or dates.
+        Where a schema `is_learned` of it, a column of texts that are numbers mostly is one of numbers, and one of texts
+        beside it; else a schema knows. A `DataError` names the columns with values that are no numbers, texts or dates.
         """
         if isinstance(X, cls):
             return X
@@ -77,7 +78,7 @@ class Table:
             columns: dict[str, Array] = {}
             for name, own in zip(names or map(str, range(len(X.columns))), X.columns, strict=True):
                 columns[name] = values = _of_series(X[own], name)
-                if names and values.dtype.kind == "O" and not _is_category(X[own]):
+                if is_learned and names and values.dtype.kind == "O" and not _is_category(X[own]):
                     columns |= {} if f"{name}{BESIDE}" in names else _split(name, values)
             return cls([*columns], [*columns.values()], names is not None)
         array = X if isinstance(X, np.ndarray) else _array_of(X)
@@ -240,7 +241,7 @@ def _is_category(series: Any) -> bool:
 def _of_series(series: Any, name: str) -> Array:
     """The values of a column of a data frame."""
     values = series.to_numpy()
-    return _texts(values.tolist()) if _is_category(series) else _of_values(values, name)
+    return _texts(values.tolist(), True) if _is_category(series) else _of_values(values, name)
 
 
 def _split(name: str, values: Array) -> dict[str, Array]:
@@ -288,13 +289,14 @@ def _of_objects(values: Array, name: str) -> Array:
     raise DataError(name, "numbers, texts or dates", f"values of type {listed(others or ['a mixture'])}")
 
 
-def _texts(values: Sequence[Any]) -> Array:
-    """Texts as levels: every different value is looked at once."""
+def _texts(values: Sequence[Any], is_category: bool = False) -> Array:
+    """Texts as levels, and as gaps where they are gaps in files, but for categories; each is looked at once."""
     out = np.empty(len(values), object)
     known: dict[Any, str | None] = {}
     for index, value in enumerate(values):
         if value not in known:
-            known[value] = level_of(value)
+            is_gap_of_files = not is_category and isinstance(value, str) and is_gap_text(value, GAP_TEXTS)
+            known[value] = None if is_gap_of_files else level_of(value)
         out[index] = known[value]
     return out
 

@@ -31,6 +31,7 @@ GROUPS = {mark: re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(
           for mark, other in (",.", ".,")}  # fmt: skip
 """Numbers with a mark between groups of three digits, by the mark; the other one is that of decimals."""
 
+_DECIMAL = {mark: re.compile(rf"[+-]?[0-9]+{re.escape(mark)}[0-9]+") for mark in ".,"}
 _SPACED = re.compile("[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
@@ -106,6 +107,19 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
         return value, "f"
 
 
+def proves(text: str, mark: str) -> bool:
+    """True for a number with a mark of decimals: one that is no group of three digits, or groups of the other one.
+
+    >>> proves("1.5", "."), proves("1,234", ","), proves("0,234", ","), proves("1.234.567", ",")
+    (True, False, True, True)
+    """
+    other = "." if mark == "," else ","
+    if text.count(other) > 1:
+        return GROUPS[other].fullmatch(text) is not None
+    is_group = GROUPS[mark].fullmatch(text) is not None and text[0] != "0" and text.count(mark) == 1
+    return _DECIMAL[mark].fullmatch(text) is not None and not is_group
+
+
 def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     """The number in front of a unit, and the unit in small letters; (None, "") for anything else.
 
@@ -149,6 +163,20 @@ def date_of(text: str, form: str) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return moment
+
+
+def plain_date(text: str) -> datetime | None:
+    """The moment of a text whose form is unmistakable, whatever others are; None for none.
+
+    >>> plain_date("31.01.2024"), plain_date("01/02/2024")
+    (datetime.datetime(2024, 1, 31, 0, 0), None)
+    """
+    return next(filter(None, (date_of(text, form) for form in DATE_FORMATS[:3])), None)
+
+
+def gaps_with(texts: Iterable[str]) -> frozenset[str]:
+    """Texts of missing values, the usual ones too, in small letters and without blanks around them."""
+    return GAP_TEXTS | {text.strip().lower() for text in texts}
 
 
 @dataclass

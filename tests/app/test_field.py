@@ -16,6 +16,8 @@ from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app import server_app
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.datasets import encoded_share, own_share, private_rows
+from flwr_flynn.app.data.dialect import Dialect
+from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.opened import opened
 from flwr_flynn.app.data.table_file import Reading
 from flwr_flynn.app.metrics_json import coinciding
@@ -414,7 +416,7 @@ def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, mo
 def test_units_are_of_one_kind_and_codes_are_no_numbers(cells: list[str], kind: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "c,label\n" + "".join(f"{cell},x\n" for cell in cells))
     assert opened(path).reports[0].kind == kind
-    assert Table.of(pd.DataFrame({"c": cells})).kinds[0] == kind
+    assert Table.of(pd.DataFrame({"c": cells}), is_learned=True).kinds[0] == kind
 
 
 @pytest.mark.parametrize(
@@ -605,3 +607,90 @@ def test_a_word_among_dates_is_a_gap_and_told(n_words: int, kind: str, tmp_path:
         values = next(iter(file.tables()))[0].columns[0]
         assert int(np.isnat(values).sum()) == n_words
         assert (f"{n_words} no dates" in file.described()) == bool(n_words)
+
+
+def test_no_row_of_a_frame_decides_how_another_is_read() -> None:
+    """More different numbers in a batch make no numbers of a category; the form of a date is by each text alone."""
+    wards = ["1", "2", "3", "4A"] * 20
+    model = FlyNNClassifier(effort="quick").fit(pd.DataFrame({"ward": wards}), [ward == "4A" for ward in wards])
+    batch = pd.DataFrame({"ward": ["4A", *map(str, range(1, 13))]})
+    assert model.predict(batch)[0] == model.predict(batch[:1])[0] == np.True_
+    schema = Schema([Column("day", "date", gaps=False)])
+    days = pd.DataFrame({"day": ["2024-01-05", "09/03/2023", "31.12.2023", "12/31/2023"]})
+    together = schema.encode(days)[:, 0]
+    assert np.isnan(together).tolist() == [False, True, False, True]
+    assert [schema.encode(days[i : i + 1])[0, 0] for i in (0, 2)] == together[[0, 2]].tolist()
+
+
+@pytest.mark.parametrize("cell", ["-99,9", " 999", "Unk"])
+def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "dose;label\n" + "1,5;x\n2,25;x\n" * 20 + f"{cell};x\n" * 3)
+    file = opened(path, Reading(dialect=Dialect(gap_texts=(cell.strip().lower(),))))
+    values = next(iter(file.tables()))[0].columns[0]
+    assert (file.reports[0].kind, int(np.isnan(values).sum()), np.nanmax(values)) == ("number", 3, 2.25)
+    column = Column("dose", "number", gap_texts=[cell.strip()])
+    for told in (cell.strip(), cell.strip().upper()):
+        frame = pd.DataFrame({"dose": ["1.5", told]})
+        assert np.isnan(Schema([column]).encode(frame)[:, 0]).tolist() == [False, True]
+        assert encode_rows(Schema([column]), frame)[1].all()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "frame"])
+def test_one_column_has_one_decimal_mark(ending: str, tmp_path: Path) -> None:
+    cells, values = ["1,234", "12,34", "0,567", "2,5"] * 9, [1.234, 12.34, 0.567, 2.5] * 9
+    frame = pd.DataFrame({"dose": [f"{cell}" for cell in cells], "label": "x"})
+    path = tmp_path / f"a.{ending}"
+    if ending == "frame":
+        table = Table.of(frame[["dose"]].assign(more=range(36)), is_learned=True)
+    else:
+        if ending == "csv":
+            frame.to_csv(path, index=False, sep=";")
+        elif ending == "parquet":
+            frame.to_parquet(path, index=False)
+        else:
+            np.savez(path, X=frame[["dose"]].to_numpy(str), label=frame.label.to_numpy(str), feature_names=["dose"])
+        table = next(iter(opened(path, Reading("label")).tables()))[0]
+    if table.kinds[0] == "number":  # few different integers would be codes; these are numbers
+        assert table.columns[0].tolist() == values
+    else:
+        pytest.fail(f"a column of kind {table.kinds[0]}")
+
+
+def test_texts_that_have_no_column_of_their_own_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=[[f"{i / 4}"] for i in range(40)] + [["<5"]] * 5, y=[0] * 45)
+    with raises(DataError, field="a.npz", expected="numbers"):
+        opened(tmp_path / "a.npz").check()
+
+
+def test_categories_of_parquet_stay_categories(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"dose": pd.Categorical([f"{i / 2}" for i in range(40)]), "label": "x"})
+    frame.to_parquet(tmp_path / "a.parquet", index=False)
+    assert opened(tmp_path / "a.parquet").reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
+
+
+def test_dates_of_private_arrays_are_dates(tmp_path: Path) -> None:
+    days = np.array(["2024-01-05", "2024-01-06"], "datetime64[ns]")
+    np.savez(tmp_path / "a.npz", X=days[:, None], y=[0, 1], feature_names=["day"])
+    node = NodeConfig(data_path=str(tmp_path / "a.npz"), test_fraction=0.0)
+    share = private_share(node, Schema([Column("day", "date", gaps=False)]))
+    assert (share.X[:, 0].tolist(), share.y.tolist()) == ([19727.0, 19728.0], [0, 1])
+
+
+def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path / "a.csv", "sex,age,label\nweiblich,1,x\nmaennlich,2,y\n")
+    schema = Schema([Column("sex", "category", ["f", "m"]), Column("age", "number")])
+    encoded_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
+    assert "column 'sex': no value is one of its levels" in caplog.text
+
+
+def test_a_column_of_an_unread_type_is_in_no_key(tmp_path: Path) -> None:
+    """What a site ignores and pyarrow would not read moves no row to the other side."""
+    frame = pd.DataFrame({"a": range(40), "label": "x"})
+    frame.to_parquet(tmp_path / "a.parquet", index=False)
+    frame.assign(more=[[i] for i in range(40)]).to_parquet(tmp_path / "b.parquet", index=False)
+    rule = HeldOut(0.5, b"known")
+    sides = [
+        opened(tmp_path / f"{name}.parquet", Reading(held_out=rule, ignore=ignore)).whole()[3].tolist()
+        for name, ignore in (("a", ()), ("b", ("more",)))
+    ]
+    assert sides[0] == sides[1]

@@ -46,8 +46,10 @@ class CsvFile(TableFile):
     def _look(self, path: Path) -> None:
         self._path, header = path, header_of(path, self.reading.dialect)
         self._layout = layout = self.reading.layout(self.name, header)
-        self.columns, self.names, self.left_out = tuple(header), layout.names, layout.left_out
+        self.columns = self.key_names = tuple(header)
+        self.names, self.left_out, self._is_known = layout.names, layout.left_out, False
         self._check_header(self.look([None] * len(layout.order)))
+        self._is_known = True
 
     def _check_header(self, first: Sequence[str]) -> None:
         """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
@@ -81,8 +83,10 @@ class CsvFile(TableFile):
                     labels, ids = (None if at is None else texts[at] for at in (layout.label, layout.group))
                     y, n_broken = None if labels is None else texts_of(labels), len(some) - len(fitting)
                     yield Block([texts[index] for index in layout.order], y, ids, texts, n_broken)
-        except (OSError, csv.Error) as error:  # or the file has changed since the first pass
-            raise unreadable(self._path, error) from None
+        except (OSError, csv.Error, UnicodeError) as error:
+            if isinstance(error, UnicodeError) and not self._is_known:
+                raise  # the encoding is another one
+            raise unreadable(self._path, error) from None  # or the file has changed since the first pass
         _check_end(self._path, last[-1])
 
     def described(self) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.texts import GAP_TEXTS, GROUPS
+from flwr_flynn.tables.texts import GROUPS, proves
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
@@ -32,7 +32,6 @@ ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 
 _HEAD = 2**22  # bytes
 _ROWS = 200
-_DECIMAL = {mark: re.compile(rf"[+-]?[0-9]+{re.escape(mark)}[0-9]+") for mark in ".,"}
 _BINARY = {
     b"\x1f\x8b": "a gzip archive",
     b"PK\x03\x04": "a zip archive or an .xlsx file",
@@ -65,11 +64,6 @@ class Dialect:
     def __str__(self) -> str:
         mark = "decimal comma" if self.decimal == "," else "decimal point"
         return f"{self.encoding.upper()}, {SEPARATORS[self.separator]}, {mark}"
-
-
-def gap_texts(texts: Sequence[str]) -> frozenset[str]:
-    """Texts of missing values, the usual ones too, in small letters and without blanks around them."""
-    return GAP_TEXTS | {text.strip().lower() for text in texts}
 
 
 def detected(path: Path, given: Dialect | None = None) -> Dialect:
@@ -146,12 +140,10 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
         fields = [field.strip() for field in column]
         has_integers = any(field.isdigit() for field in fields)
         for field in fields:
-            for mark, other in (".,", ",."):
-                if _DECIMAL[mark].fullmatch(field):
-                    is_group = GROUPS[mark].fullmatch(field) is not None and field[0] != "0" and field.count(mark) == 1
-                    groups += is_group and separator != "," and (mark == "," or has_integers)
-                    proofs[mark] += not is_group
-                proofs[other] += field.count(mark) > 1 and GROUPS[mark].fullmatch(field) is not None
+            for mark in ".,":
+                proofs[mark] += proves(field, mark)
+                is_group = field.count(mark) == 1 and GROUPS[mark].fullmatch(field) is not None and field[0] != "0"
+                groups += is_group and separator != "," and (mark == "," or has_integers)
     if groups and not proofs.total():
         expected = "a decimal mark (setting decimal), where numbers such as 1,234 have groups of three digits alone"
         raise DataError(path.name, expected, f"{groups} fields in which it may also separate thousands")

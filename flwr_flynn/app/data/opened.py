@@ -31,7 +31,7 @@ class ArrayFile(TableFile):
         layout = arrays.layout(name, reading.features, reading.ignore)
         self._arrays, self.names, self.left_out = arrays, layout.names, layout.left_out
         self.is_named = bool(layout.names)
-        self.columns = tuple(arrays.cells(slice(0))[1] or ())
+        self.columns = self.key_names = tuple(arrays.cells(slice(0))[1] or ())
         self._values = [_raw(name, arrays.X[:, index]) for index in layout.order]
         kinds = {"f": "number", "M": "date"}
         self.look(["category" if isinstance(v, list) else kinds.get(v.dtype.kind, "number") for v in self._values])

@@ -40,20 +40,21 @@ def parquet_columns(schema: Any) -> list[str]:
     """Names of the columns of an Arrow schema, without the row labels of pandas, which a note in the file names."""
     noted = json.loads((schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
     row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
-    return [str(name) for name in schema.names if name not in row_labels]
+    named = [str(name) for name in schema.names if name not in row_labels]
+    return [name for name in named if name or named.count("") < 2]  # of columns without names none can be read
 
 
 _TYPES = re.compile(
     r"(?P<plain>u?int\d+|bool|halffloat|float|double)|(?P<decimal>decimal\d+\(.*)|(?P<span>duration\[.*|null)"
     r"|(?P<text>(?:large_)?(?:string|binary))|(?P<date>(?:date|timestamp).*)"
 )
-_KINDS = {"plain": "number", "decimal": "number", "span": "number", "text": "category", "date": "date", "": ""}
+_KINDS = {"plain": "number", "decimal": "number", "span": "number", "text": "category", "": ""}
 
 
 def type_of(arrow_type: Any) -> str:
-    """The group of an Arrow type, of a dictionary "text"; "" for one that is not read."""
+    """The group of an Arrow type, of a dictionary "levels"; "" for one that is not read."""
     if import_module("pyarrow").types.is_dictionary(arrow_type):
-        return "text" if type_of(arrow_type.value_type) in ("plain", "decimal", "text") else ""
+        return "levels" if type_of(arrow_type.value_type) in ("plain", "decimal", "text") else ""
     found = _TYPES.fullmatch(str(arrow_type))
     return (found.lastgroup or "") if found else ""
 
@@ -130,7 +131,8 @@ class ParquetFile(TableFile):
         self._layout = layout = reading.layout(path.name, self.columns)
         self.names, self.left_out = layout.names, layout.left_out
         self._types = {name: schema.field(name).type for name in self.columns}
-        self.look([_KINDS[type_of(self._types[self.columns[index]])] for index in layout.order])
+        self.key_names = tuple(name for name in self.columns if type_of(self._types[name]))
+        self.look([_KINDS.get(kind := type_of(self._types[self.columns[index]]), kind) for index in layout.order])
         if self.n_rows != n_promised and layout.order:  # a damaged file
             raise DataError(path.name, "as many rows as the file says", "more or fewer")
 
@@ -147,8 +149,8 @@ class ParquetFile(TableFile):
                 found, n = {name: batch.column(name) for name in read}, batch.num_rows
                 columns = [_values(found[name]) if name in found else np.full(n, np.nan) for name in features]
                 labels, ids = (None if name is None else _labels(found.get(name), n) for name in (label, group))
-                cells = [arrow_column(found[name]) if name in found else [None] * n for name in wanted]
-                yield Block(columns, labels, ids, cells if with_cells else ())
+                cells = [arrow_column(found[name]) for name in self.key_names] if with_cells else ()
+                yield Block(columns, labels, ids, cells)
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""
@@ -163,16 +165,16 @@ def _values(column: Any) -> Raw:
     if str(column.type).startswith("duration"):
         return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
     if kind == "date" and np.isnat(values).sum() > column.null_count:
-        raise OverflowError
+        raise DataError("dates", "times within 290,000 years of 1970", "others")
     if isinstance(values, np.ndarray):
         return values
-    if kind == "text":
+    if kind in ("text", "levels"):
         return [None if value is None else str(value) for value in values]
     return np.array([np.nan if value is None else float(value) for value in values])
 
 
 def _labels(column: Any, n: int) -> Array:
     """Labels as they stand, None for those that are missing or cannot be decoded."""
-    is_read = column is not None and type_of(column.type) in ("plain", "decimal", "text")
+    is_read = column is not None and type_of(column.type) in ("plain", "decimal", "text", "levels")
     values = arrow_column(column) if is_read else [None] * n
     return values if isinstance(values, np.ndarray) else objects(values)

@@ -74,13 +74,14 @@ class PrivateFile(RowReader):
     def _one_side(self, rows: Callable[[slice], Rows], held_out: bool) -> Callable[[slice], tuple[Any, Any]]:
         def read(part: slice) -> tuple[Any, Any]:
             cells, labels, ids = rows(part)
-            columns = [objects(cells[index]) for index in self._layout.order]
+            chosen = [cells[index] for index in self._layout.order]
+            columns = [each if isinstance(each, np.ndarray) else objects(each) for each in chosen]
             X: Any = Table(self.names, columns) if self.names else np.stack([*cells[: self.width]], axis=1)
             y = mapped(objects(labels), self._label_map)
             if self._held_out is None:
                 return X, y
-            chosen = np.flatnonzero(self._held_out.mask(row_keys(cells, ids, self._columns)) == held_out)
-            return X[chosen], y[chosen]
+            side = np.flatnonzero(self._held_out.mask(row_keys(cells, ids, self._columns)) == held_out)
+            return X[side], y[side]
 
         return read
 

@@ -15,7 +15,7 @@ from flwr_flynn.app.data.dialect import objects
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import DataError, with_rows
-from flwr_flynn.federated.samples import Samples
+from flwr_flynn.federated.samples import Samples, log
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
@@ -77,6 +77,7 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
     most = min(LARGE, memory // 4)
     in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
     labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
+    remarks: set[str] | None = None  # that hold for all rows
     with ExitStack() as stack:
         try:
             train, held = (_Rows(schema.width, None if in_memory else stack) for _ in range(2))
@@ -84,6 +85,8 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
                 is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
                 for rows in batches(len(table), step):
                     numbers = schema.encode(table[rows])
+                    found = {*schema.remarks(table[rows], numbers)}
+                    remarks = found if remarks is None else remarks & found
                     train.add(numbers[~is_test[rows]])
                     held.add(numbers[is_test[rows]])
                 labels += [] if some is None else [some]
@@ -92,6 +95,8 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
         except OSError as error:
             expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
             raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
+    for remark in sorted(remarks or ()):
+        log.warning("FlyNN: %s", remark)
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
     names, test = labels_of(classes, codes), np.concatenate(tests)
     return Share(X, names[~test], X_test, names[test], left_out=file.left_out)

@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import Dialect, gap_texts, objects
+from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn, distinct, months_come_first, of_gaps
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_gap, level_of, places
-from flwr_flynn.tables.texts import BESIDE, as_name
+from flwr_flynn.tables.texts import BESIDE, as_name, gaps_with
 
 Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
@@ -168,8 +168,10 @@ class Reading:
             wanted = dict(zip(self.schema.names if self.schema.is_named else names, self.schema.columns, strict=False))
         dialect, columns = self.dialect, list[RawColumn]()
         for column, kind in zip(map(wanted.get, names), kinds, strict=True):
-            gaps = gap_texts((*dialect.gap_texts, *(column.gap_texts if column else ())))
-            columns.append(RawColumn(kind, column.kind if column else None, dialect.decimal, dialect.date_format, gaps))
+            gaps = gaps_with((*dialect.gap_texts, *(column.gap_texts if column else ())))
+            wanted_kind = column.kind if column else "category" if kind == "levels" else None
+            kind = "category" if kind == "levels" else kind
+            columns.append(RawColumn(kind, wanted_kind, dialect.decimal, dialect.date_format, gaps))
         return columns
 
 
@@ -195,6 +197,7 @@ class TableFile(ABC):
     name: str
     names: Features
     columns: Features = ()  # all of them, as they stand; () without names
+    key_names: Features = ()  # of those that stand in keys of rows, see `held_out`
     left_out: Features = ()
     is_named: bool = True
     n_rows: int
@@ -227,16 +230,17 @@ class TableFile(ABC):
             self.n_unlabelled += 0 if block.labels is None else int(unlabelled(block.labels).sum())
         month_first = months_come_first(self.reports)
         for report in self.reports:
-            report.month_first = month_first
+            report.month_first, report.is_strict = month_first, not self.names
         self._split()
         return first
 
     def _split(self) -> None:
         """Make columns of the texts in columns of numbers, unless a schema does not have them."""
         schema = self.reading.schema
+        there, wanted = {*self.names}, None if schema is None else {*schema.names}
         for index, (name, report) in enumerate(zip(self.names, [*self.reports], strict=False)):
             beside = f"{name}{BESIDE}"
-            is_wanted = beside not in self.names and (schema is None or beside in schema.names)
+            is_wanted = beside not in there and (wanted is None or beside in wanted)
             if report.texts and report.kind == "number" and is_wanted:
                 report.has_beside = True
                 self._beside.append(index)
@@ -249,7 +253,7 @@ class TableFile(ABC):
         for block in self.blocks(rule is not None):
             values = [report.values(raw) for report, raw in zip(self.reports, block.columns, strict=False)]
             values += [self.reports[index].beside(block.columns[index]) for index in self._beside]
-            test = None if rule is None else rule.mask(row_keys(block.cells, block.groups, self.columns or None))
+            test = None if rule is None else rule.mask(row_keys(block.cells, block.groups, self.key_names or None))
             groups = texts_of(block.groups) if isinstance(block.groups, list) else block.groups
             yield Batch(values, block.labels, groups, test)
 
@@ -268,7 +272,8 @@ class TableFile(ABC):
         for batch in self.batches():
             if batch.labels is not None:
                 labels = mapped(batch.labels, self.label_map)
-                rows = ~unlabelled(labels)
+                rows: Any = ~unlabelled(labels)
+                rows = slice(None) if rows.all() else rows
                 rest = (None if values is None else values[rows] for values in (labels, batch.groups, batch.test))
                 batch = Batch([column[rows] for column in batch.columns], *rest)
             yield batch

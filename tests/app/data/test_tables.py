@@ -508,7 +508,7 @@ def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending: str, 
     )  # 01 where texts are typed
     np.testing.assert_array_equal(table.columns[0], [*(i / 4 for i in range(40)), np.nan, np.nan, np.nan])
     assert table.columns[2].tolist() == [None] * 40 + ["<5", "<5", "n.d."]
-    framed = Table.of(frame[["crp", "code"]])
+    framed = Table.of(frame[["crp", "code"]], is_learned=True)
     assert dict(zip(framed.names, framed.kinds, strict=True)) == {
         "crp": "number",
         "crp text": "category",
