@@ -12,6 +12,7 @@ import pytest
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.private_file import private_file
+from flwr_flynn.app.data.table_file import Reading
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import permissions, private_rows
 from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
@@ -283,7 +284,9 @@ def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_p
     for name, texts in (("ints", ["1", "2", "300"] * 20), ("floats", ["1.0", "2.0", "300.0"] * 20)):
         rows = "".join(f"{text},{index},ash\n" for index, text in enumerate(texts))
         (tmp_path / f"{name}.csv").write_text("a,b,label\n" + rows)
-        sides.append(share_of(private_file(tmp_path / f"{name}.csv", held_out=rule), ("a", "b")).X_test.tolist())
+        sides.append(
+            share_of(private_file(tmp_path / f"{name}.csv", Reading(held_out=rule)), ("a", "b")).X_test.tolist()
+        )
     assert sides[0] == sides[1] != []
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from flwr_flynn.app.data.dialect import Dialect, codec, detected, unreadable
-from flwr_flynn.app.data.table_file import Block, Reading, TableFile, texts_of
+from flwr_flynn.app.data.dialect import Dialect, codec, detected, objects, unreadable
+from flwr_flynn.app.data.table_file import Block, Reading, TableFile
 from flwr_flynn.errors import DataError
 
 CHUNK = 2**14
@@ -81,8 +81,9 @@ class CsvFile(TableFile):
                     fitting = [row for row in some if len(row) == width]
                     texts = [*map(list, zip(*fitting, strict=True))] or [[]] * width
                     labels, ids = (None if at is None else texts[at] for at in (layout.label, layout.group))
-                    y, n_broken = None if labels is None else texts_of(labels), len(some) - len(fitting)
-                    yield Block([texts[index] for index in layout.order], y, ids, texts, n_broken)
+                    y = None if labels is None else objects([label.strip() for label in labels])
+                    columns = [texts[index] for index in layout.order]
+                    yield Block(columns, y, ids, texts, len(some) - len(fitting))
         except (OSError, csv.Error, UnicodeError) as error:
             if isinstance(error, UnicodeError) and not self._is_known:
                 raise  # the encoding is another one

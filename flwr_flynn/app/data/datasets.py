@@ -331,11 +331,5 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     Rows are held out only if results on them may leave the party.
     """
     rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    return private_file(
-        existing(node.data_path, "node-config data-path"),
-        node.label,
-        node.held_out_key,
-        rule,
-        node.ignored(),
-        node.labels(),
-    )
+    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.ignored())
+    return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())

@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
 from flwr_flynn.app.data.dialect import check_shapes
-from flwr_flynn.app.data.table_file import Layout, Wanted
+from flwr_flynn.app.data.table_file import Layout, Reading
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.texts import as_name
@@ -31,12 +32,12 @@ class Arrays(NamedTuple):
     groups: Array | None
     names: Features | None
 
-    def layout(self, name: str, features: Wanted = (), ignore: Sequence[str] = ()) -> Layout:
+    def layout(self, name: str, reading: Reading) -> Layout:
         """The layout of the columns of `X`; without names they are taken for features that are given by name."""
-        n = self.X.shape[1]
+        n, features = self.X.shape[1], reading.features
         if self.names is not None:
-            return Layout.of(name, self.names, None, "", features, ignore)
-        if ignore:
+            return replace(reading, label=None, group="").layout(name, self.names)
+        if reading.ignore:
             raise DataError(name, "an array 'feature_names', which names the columns to ignore", "none")
         if features and (isinstance(features, Schema) or n != len(features)):
             wanted = len(features.columns if isinstance(features, Schema) else features)

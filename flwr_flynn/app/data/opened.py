@@ -28,7 +28,7 @@ class ArrayFile(TableFile):
 
     def __init__(self, name: str, arrays: Arrays, reading: Reading) -> None:
         super().__init__(name, reading)
-        layout = arrays.layout(name, reading.features, reading.ignore)
+        layout = arrays.layout(name, reading)
         self._arrays, self.names, self.left_out = arrays, layout.names, layout.left_out
         self.is_named = bool(layout.names)
         self.columns = self.key_names = tuple(arrays.cells(slice(0))[1] or ())
@@ -46,8 +46,6 @@ def _raw(name: str, values: Array) -> Raw:
     """A column as numbers, dates or texts."""
     if values.dtype.kind in "biuf":
         return values
-    if values.dtype.kind not in "OUMm":
-        raise DataError(name, "numbers, texts or dates", f"an array of type {values.dtype}")
     try:
         column = Table.of(values[:, None]).columns[0]
     except DataError:

@@ -11,6 +11,7 @@ import codecs
 import csv
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import ending, objects, unreadable
-from flwr_flynn.app.data.held_out import HeldOut, row_keys
+from flwr_flynn.app.data.held_out import row_keys
 from flwr_flynn.app.data.npz import read_npz
 from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parquet_columns
-from flwr_flynn.app.data.table_file import Layout, mapped
+from flwr_flynn.app.data.table_file import ALL, Reading, mapped
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.hashing.batching import batches
@@ -34,23 +35,17 @@ _LONGEST_LINE = 2**20  # bytes of a row of a CSV file
 _BLOCK = 2**22  # bytes of lines at a time
 
 
-def private_file(
-    path: Path, label: str = "", key: str = "", held_out: HeldOut | None = None, ignore: Sequence[str] = (),
-    label_map: Mapping[str, str] | None = None,
-) -> PrivateFile:  # fmt: skip
-    """The rows of a file; `key` is its column of ids for the held-out rule, which is no feature."""
+def private_file(path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None) -> PrivateFile:
+    """The rows of a file; its column of ids, for the held-out rule, is no feature."""
     kind = {".npz": _Npz, ".csv": _Csv}.get(ending(path), _Parquet)
-    return kind(path, label or ("y" if kind is _Npz else "label"), key, held_out, ignore, label_map or {})
+    return kind(path, replace(reading, label=reading.label or ("y" if kind is _Npz else "label")), label_map or {})
 
 
 class PrivateFile(RowReader):
     """Rows of a file, with those that are held out."""
 
-    def __init__(
-        self, path: Path, label: str, key: str, held_out: HeldOut | None, ignore: Sequence[str], book: Mapping[str, str]
-    ) -> None:
-        self._path, self._label, self._key, self._held_out = path, label, key, held_out
-        self._ignore, self._label_map = ignore, book
+    def __init__(self, path: Path, reading: Reading, book: Mapping[str, str]) -> None:
+        self._path, self._reading, self._held_out, self._label_map = path, reading, reading.held_out, book
         try:
             self._open()
         except OSError as error:
@@ -87,7 +82,7 @@ class PrivateFile(RowReader):
 
     def _find(self, columns: Sequence[str]) -> None:
         """Find features, labels and ids among columns by name."""
-        self._layout = Layout.of(self._path.name, columns, self._label, self._key, (), self._ignore)
+        self._layout = self._reading.layout(self._path.name, columns)
         self._columns: Sequence[str] | None = columns
         self.names, self.width = self._layout.names, len(self._layout.order)
 
@@ -180,8 +175,8 @@ class _Parquet(PrivateFile):
 
 class _Npz(PrivateFile):
     def _open(self) -> None:
-        self._arrays = arrays = read_npz(self._path, self._label, self._key)
-        self._layout = layout = arrays.layout(self._path.name, (), self._ignore)
+        self._arrays = arrays = read_npz(self._path, self._reading.label, self._reading.group)
+        self._layout = layout = arrays.layout(self._path.name, self._reading)
         self._columns = arrays.cells(slice(0))[1]
         self.names, self.n_rows, self.width = layout.names or None, len(arrays.X), len(layout.order)
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,18 +80,22 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
     remarks: set[str] | None = None  # that hold for all rows
     with ExitStack() as stack:
         try:
-            train, held = (_Rows(schema.width, None if in_memory else stack) for _ in range(2))
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(0 if in_memory else 2)]
+            parts = [[np.empty((0, schema.width))] for _ in range(2)]
             for table, some, is_test in file.tables():
                 is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
                 for rows in batches(len(table), step):
                     numbers = schema.encode(table[rows])
                     found = {*schema.remarks(table[rows], numbers)}
                     remarks = found if remarks is None else remarks & found
-                    train.add(numbers[~is_test[rows]])
-                    held.add(numbers[is_test[rows]])
+                    for side, chosen in enumerate((~is_test[rows], is_test[rows])):
+                        if files:
+                            files[side].write(numbers[chosen].data)
+                        else:
+                            parts[side].append(numbers[chosen])
                 labels += [] if some is None else [some]
                 tests.append(is_test)
-            X, X_test = train.array(), held.array()
+            X, X_test = [_mapped(file, schema.width) for file in files] or map(np.concatenate, parts)
         except OSError as error:
             expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
             raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
@@ -102,26 +106,11 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
     return Share(X, names[~test], X_test, names[test], left_out=file.left_out)
 
 
-class _Rows:
-    """Rows of numbers that are added some at a time: in memory, or in a file of a stack."""
-
-    def __init__(self, width: int, stack: ExitStack | None) -> None:
-        self._parts = [np.empty((0, width))]
-        self._file: Any = None if stack is None else stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-
-    def add(self, rows: npt.NDArray[Any]) -> None:
-        """Add some rows."""
-        if self._file is None:
-            self._parts.append(rows)
-        else:
-            self._file.write(np.ascontiguousarray(rows).data)
-
-    def array(self) -> npt.NDArray[Any]:
-        """All rows. A map keeps its file open; writing to it would change memory alone."""
-        if self._file is None or not self._file.tell():
-            return np.concatenate(self._parts)
-        self._file.flush()
-        return np.memmap(self._file, np.float64, "c").reshape(-1, self._parts[0].shape[1])
+def _mapped(file: IO[bytes], width: int) -> npt.NDArray[Any]:
+    """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
+    n_bytes = file.tell()
+    file.flush()
+    return np.memmap(file, np.float64, "c").reshape(-1, width) if n_bytes else np.empty((0, width))
 
 
 def counted(file: TableFile) -> TableSummary:

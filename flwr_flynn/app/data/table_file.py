@@ -23,7 +23,7 @@ from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.raw_column import Raw, RawColumn, distinct, months_come_first, of_gaps
+from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first, of_gaps
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_gap, level_of, places
 from flwr_flynn.tables.texts import BESIDE, as_name, gaps_with
@@ -114,14 +114,10 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
 
 def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
     """Mask of the labels that are missing."""
-    if labels.dtype.kind in "biu":
-        return np.zeros(len(labels), np.bool_)
-    known: dict[str, bool] = {}
-    missing = (
-        known.setdefault(label, label.strip().lower() in _NO_LABELS) if isinstance(label, str) else is_gap(label)
-        for label in labels.tolist()
+    values = labels.tolist()
+    return np.array(
+        [each.strip().lower() in _NO_LABELS if isinstance(each, str) else is_gap(each) for each in values], bool
     )
-    return np.fromiter(missing, np.bool_, len(labels))
 
 
 _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "none" and "-" may be classes
@@ -254,7 +250,9 @@ class TableFile(ABC):
             values = [report.values(raw) for report, raw in zip(self.reports, block.columns, strict=False)]
             values += [self.reports[index].beside(block.columns[index]) for index in self._beside]
             test = None if rule is None else rule.mask(row_keys(block.cells, block.groups, self.key_names or None))
-            groups = texts_of(block.groups) if isinstance(block.groups, list) else block.groups
+            groups = block.groups
+            if isinstance(groups, list):
+                groups = objects([text.strip() for text in groups])
             yield Batch(values, block.labels, groups, test)
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
@@ -325,7 +323,7 @@ class TableFile(ABC):
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features; its notes have numbers of rows and names of columns."""
         called = [
-            _shown(self.names[index]) if self.names and self.announced else f"number {index + 1}" for index in n_rows
+            clean(self.names[index], 60) if self.names and self.announced else f"number {index + 1}" for index in n_rows
         ]
         found = f"others in {len(n_rows)} of {len(self.reports)} features: {listed(called)}"
         error = DataError(self.name, expected, found, text=f"{self.name}: expected {expected}, got {found}")
@@ -347,13 +345,3 @@ class TableFile(ABC):
         X = Batch(columns, y).table(self.all_names, self.is_named) if self.needs_table else np.stack(columns, axis=1)
         n = len(columns[0])
         return X, np.zeros(0, object) if y is None else y, groups, np.zeros(n, np.bool_) if test is None else test
-
-
-def _shown(name: str) -> str:
-    return name[:60] if name.isprintable() else repr(name)[:60]
-
-
-def texts_of(values: list[str]) -> Array:
-    """Texts of a file without the blanks around them."""
-    different, codes = distinct(values)
-    return objects([text.strip() for text in different])[codes]
