@@ -14,11 +14,11 @@ SIZES = {
     "tables": 1079,
     "hashing": 1186,
     "model": 2925,
-    "privacy": 1003,
+    "privacy": 1006,
     "federated": 3897,
     "flower": 884,
-    "app": 4154,
-    "all": 15549,
+    "app": 4198,
+    "all": 15596,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
