@@ -370,7 +370,7 @@ def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private: bool,
     more: dict[str, Any] = {}
     if private:
         run.make_private()
-        more = {"epsilon": 1.0, "delta": 1e-5, "n_examples": 40}
+        more = {"epsilon": 1.0, "delta": 1e-5, "n_examples": 40, "any_noise": True}
     report = run(ranges="-1:5", **more)
     assert report["columns"] is None
     assert "columns" not in report["traffic"]
@@ -459,7 +459,7 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
     copy = run.folder / "party.npz"
     run.make_private()
     run.party["on_model"] = lambda model: model.save(copy)
-    run(epsilon=1.0, delta=1e-5, n_examples=40)
+    run(epsilon=1.0, delta=1e-5, n_examples=40, scale="1", any_noise=True)
     (server,), (party,) = (FlyNNClassifier.load(path).model_.members for path in (run.out / "model.npz", copy))
     assert (server.spec, server.scoring) == (party.spec, party.scoring)
     assert (server.counts.array == party.counts.array).all()
@@ -472,7 +472,7 @@ def test_a_private_run_reports_its_guarantee(
     more: dict[str, Any], run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.make_private()
-    report = run(epsilon=1.0, n_examples=40, **more)
+    report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, **more)
     privacy, model = report["privacy"], FlyNNClassifier.load(run.out / "model.npz")
     assert model.guarantee_ == privacy["guarantee"]
     assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
@@ -488,18 +488,20 @@ def test_a_private_run_reports_its_guarantee(
 
 def test_a_private_run_in_a_deployment_needs_public_figures(run: Runner) -> None:
     run.make_private()
-    with raises(ConfigError, field="run-config n-examples", got="missing"):
+    with raises(ConfigError, field="run-config n-examples, ranges", got="missing"):
         run(epsilon=1.0)
+    with raises(ConfigError, field="run-config epsilon"):
+        run(epsilon=1.0, n_examples=40, scale="1")
     with raises(ConfigError, field="run-config noise", got="seeded"):
-        run(epsilon=1.0, n_examples=40, noise="seeded")
+        run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, noise="seeded")
 
 
 def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Runner) -> None:
     run.make_private()
-    report = run(epsilon=1.0, n_examples=40, evaluate=True)
+    report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, evaluate=True)
     assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
     with raises(AggregationError, counted=0) as caught:
-        run(epsilon=0.5, n_examples=40, evaluate=True)
+        run(epsilon=0.5, n_examples=40, scale="1", any_noise=True, evaluate=True)
     assert caught.value.missing.keys() == {"Ulm", "Mallory"}
     assert all(reason.startswith("declined: policy max-epsilon:") for reason in caught.value.missing.values())
 
