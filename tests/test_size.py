@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1186,
     "model": 2925,
     "privacy": 1006,
-    "federated": 3897,
+    "federated": 3912,
     "flower": 884,
-    "app": 4198,
-    "all": 15596,
+    "app": 4206,
+    "all": 15621,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
