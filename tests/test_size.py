@@ -17,8 +17,8 @@ SIZES = {
     "privacy": 1006,
     "federated": 3912,
     "flower": 884,
-    "app": 4206,
-    "all": 15621,
+    "app": 4214,
+    "all": 15627,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
