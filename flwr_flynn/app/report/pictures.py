@@ -54,7 +54,7 @@ svg .whisker{stroke:var(--accent);stroke-width:2;opacity:.65}
 svg .halo{paint-order:stroke;stroke:var(--paper);stroke-width:5px;stroke-linejoin:round}
 svg .curve{fill:none;stroke:var(--accent);stroke-width:2.2;stroke-linejoin:round}
 .flynn svg.square{width:100%;max-width:30rem;margin:.3rem 0 0}
-.flynn svg.square text{font-size:9.5px}
+.flynn svg.square text{font-size:11px}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:1.6rem 2rem;
 margin:1.2rem 0}
 figure{margin:0}figcaption{font-size:.9rem;line-height:1.4;color:var(--soft);overflow-wrap:anywhere}
@@ -96,7 +96,7 @@ Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
 MOST_POINTS = 64  # of a curve
-_SIDE, _EDGE = 150, 8  # of a curve's square, and the room around it
+_SIDE, _EDGE = 300, 8  # of a curve's square, and the room around it
 _CELL = 45  # percent of the accent in the strongest cell, on which text can still be read
 
 
