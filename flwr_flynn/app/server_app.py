@@ -38,7 +38,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
+    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
     _FLOWER.addFilter(one_line)
     try:
         config = RunConfig.parse(context.run_config).resolved()
@@ -132,7 +132,7 @@ def _report(
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz`, `metrics.json` and `report.html`
+    folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
     federation: Path
 
     @property

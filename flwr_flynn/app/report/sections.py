@@ -28,9 +28,9 @@ def sentence(*words: Any) -> Markup:
     return tag("p", *words)
 
 
-def more(summary: str, *parts: Any, class_: str | None = None) -> Markup:
+def more(summary: str, *parts: Any) -> Markup:
     """Parts that the reader opens."""
-    return tag("details", tag("summary", summary), *parts, class_=class_)
+    return tag("details", tag("summary", summary), *parts)
 
 
 def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Markup | None:
