@@ -173,7 +173,9 @@ def _require(config: RunConfig, *names: str, **given: object) -> None:
     found = {**{name: getattr(config, name) for name in names}, **given}
     if missing := [name for name in _ASKED if name in found and not found[name]]:
         keys, examples = ", ".join(map(key_of, missing)), "; ".join(_ASKED[name] for name in missing)
-        raise ConfigError(f"run-config {keys}", f"in a deployment, whose server sees no data: {examples}", "missing")
+        raise ConfigError(
+            f"run-config {keys}", f"a value in a deployment, whose server sees no data, such as {examples}", "missing"
+        )
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:

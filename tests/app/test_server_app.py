@@ -389,7 +389,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     for action in ("join", "withdraw", "evaluate"):
         with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             run(nodes={1}, action=action, federation=str(kept))
-    for name in ("model.npz", "metrics.json", "report.html"):
+    for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
         with raises(ConfigError, field="run-config federation", got=name):
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
