@@ -85,8 +85,9 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "run-config min-parties: expected at most min-available = 2, got 3": lambda _: RunConfig.parse(
         {"min-available": 2, "min-parties": 3}
     ),
-    "run-config n-features: expected a value in a deployment, whose server sees no data, got missing": lambda _: (
-        run_plan.training_plan(RunConfig.parse({"classes": "a,b", "min-available": 2, "scaling": "none"}), None)
+    "run-config n-features: expected a value in a deployment, whose server sees no data, such as n-features=30, or "
+    "feature-names, got missing": lambda _: run_plan.training_plan(
+        RunConfig.parse({"classes": "a,b", "min-available": 2, "scaling": "none"}), None
     ),
     "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
         {"action": "join"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from flwr_flynn._files import settle, writing
 from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
 from flwr_flynn.app.report.pictures import whole_page
 from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.plan import SAID
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"
@@ -81,26 +83,36 @@ def page(records: list[dict[str, Any]], name: str) -> str:
     """The page of some lines, by the name of their file."""
     latest = records[-_MOST_ROWS:]
     n_bytes = sum(each["bytes"] for each in latest)
-    said = (
+    told = (
         f"The latest {count(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a line of {name}, written before "
         "the message left; earlier ones are in the file alone. File and page have exact figures about this site: they "
         "stay here."
     )
+    first = [
+        tag("li", f"{count(n, 'message')}: {text}") for text, n in Counter(map(sentence_of, latest)).most_common(8)
+    ]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
     rows = [_row(each) for each in reversed(latest)]
-    return whole_page("What left this site", tag("p", said), table("Messages, the latest first", heads, rows))
+    shown = table("Messages, the latest first", heads, rows)
+    return whole_page("What left this site", tag("p", told), tag("ul", first), shown)
+
+
+def sentence_of(record: dict[str, Any]) -> str:
+    """One message in a sentence."""
+    if record["refused"] is not None:
+        return "A refusal with its reason, without a figure about the rows: nobody is singled out."
+    return SAID.get(record["phase" if record["kind"] == EXACT else "kind"], SAID[EXACT])
 
 
 def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     """One message as a row of the table."""
-    if record["refused"] is not None:
-        told = [f"Refused: {record['refused']}"]
-    else:
-        told = [f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: {record['examples']}"]
+    told = [f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: {record['examples']}"]
     for array in record["arrays"]:
         size = " x ".join(map(str, array["shape"]))
         told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes")
     if record["entries"]:
         told.append(f"entries: {', '.join(record['entries'])}")
-    lines = [tag("div", shortened(each, 2000)) for each in told]
-    return record["time"], str(record["run"]), record["phase"], joined(*lines), record["bytes"]
+    reason = record["refused"] and tag("p", f"Refused: {shortened(record['refused'], 2000)}")
+    fold = tag("details", tag("summary", "types and shapes"), [tag("div", shortened(each, 2000)) for each in told])
+    what = joined(tag("p", sentence_of(record)), reason, fold)
+    return record["time"], str(record["run"]), record["phase"], what, record["bytes"]

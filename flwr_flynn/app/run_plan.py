@@ -21,8 +21,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.rare_class import beside_noise
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import as_setting
+from flwr_flynn.app.settings_parser import as_setting, key_of
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, ColumnsRequest
@@ -63,6 +64,7 @@ class RunPlan:
     hashes: HashPlan | None  # None for a federation that exists
     strategy: FlyNNStrategy | message.FlyNNStrategy
     rounds: int
+    beside_noise: str = ""  # the rarest class, where its counts get noise
 
     @property
     def shared(self) -> SharedNoise | None:
@@ -72,8 +74,8 @@ class RunPlan:
 
     @property
     def notes(self) -> list[str]:
-        """Assumptions of the guarantee, in words."""
-        return [str(self.shared)] if self.shared else []
+        """Assumptions of the guarantee, and the noise beside the rarest class, in words."""
+        return [str(each) for each in (self.shared, self.beside_noise) if each]
 
 
 def plan_run(
@@ -87,7 +89,13 @@ def plan_run(
         datasets.simulated_dataset(config)
     parties = _simulated_parties(grid)
     hashes, strategy = _strategy(config, grid, parties, saved, on_phase=on_phase)
-    return RunPlan(config, parties, hashes, strategy, n_rounds(config, strategy.run))
+    plan = RunPlan(config, parties, hashes, strategy, n_rounds(config, strategy.run))
+    mechanism = strategy.run.options.run_spec.mechanism
+    if hashes is None or mechanism is None:
+        return plan
+    said = beside_noise(config, hashes, mechanism, config.min_available or parties or 1)
+    log(logging.INFO, "FlyNN: %s", said)
+    return replace(plan, beside_noise=said)
 
 
 def n_rounds(config: RunConfig, run: Run) -> int:
@@ -116,7 +124,7 @@ def _strategy(
         given["class_weight"] = config.class_weight or None
     else:
         if parties is None:
-            _require_min_available(config)
+            _require(config, "min_available")
         elif config.action == "update":
             raise config.refused("action", "another in a simulation, whose samples do not change")
         plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
@@ -152,9 +160,24 @@ def _strategy(
     return plan, strategy
 
 
-def _require_min_available(config: RunConfig) -> None:
-    if not config.min_available:
-        raise config.refused("min_available", "a number of parties in a deployment", "missing")
+_ASKED = {
+    "n_features": "n-features=30, or feature-names",
+    "classes": 'classes="no,yes"',
+    "min_available": "min-available=3",
+    "n_examples": "n-examples=3000, rough and public",
+    "ranges": 'ranges="0:120", one or one per feature and public',
+}
+"""Settings that a server which sees no data must be given, with an example of each."""
+
+
+def _require(config: RunConfig, *names: str, **given: object) -> None:
+    """Refuse a run for all settings together that are missing."""
+    found = {**{name: getattr(config, name) for name in names}, **given}
+    if missing := [name for name in _ASKED if name in found and not found[name]]:
+        keys, examples = ", ".join(map(key_of, missing)), "; ".join(_ASKED[name] for name in missing)
+        raise ConfigError(
+            f"run-config {keys}", f"a value in a deployment, whose server sees no data, such as {examples}", "missing"
+        )
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
@@ -228,10 +251,8 @@ def _announced(config: RunConfig) -> Data:
     classes, names = config.class_list() or list(schema.classes if schema else ()), config.feature_list() or None
     learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
     n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN
-    for name, given in (("n_features", n_features), ("classes", classes)):
-        if not given:
-            raise config.refused(name, "a value in a deployment, whose server sees no data", "missing")
-    _require_min_available(config)
+    noisy = {"n_examples": config.n_examples, "ranges": schema or config.ranges or config.center or config.scale}
+    _require(config, "min_available", n_features=n_features, classes=classes, **(noisy if config.is_private else {}))
     if config.noise != "opendp":
         raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
     return config.plan(n_features, config.n_examples or None, len(classes)), classes, schema or names, learns
@@ -299,14 +320,13 @@ def _most_bins(config: RunConfig, parties: int | None) -> int:
 
 def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that suit the noise; given sizes stay."""
-    if not plan.n_examples:
-        raise config.refused("n_examples", "a rough and public number with epsilon", "missing")
     given: dict[str, Any] = {name: getattr(plan, name) for name in ("hash_dim", "row_nnz", "hash_nnz")}
+    given |= {name: getattr(plan, name) for name in ("n_features", "n_examples", "n_classes")}
     given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
     given |= {"n_parties": 1 if config.secure else n_parties}
     given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
     try:
-        spec = suggest_spec(config.epsilon, config.delta, plan.n_features, plan.n_examples, plan.n_classes, **given)
+        spec = suggest_spec(config.epsilon, config.delta, **given)
     except (SpecError, ConfigError) as error:
         raise as_setting(error, "run-config") from None
     # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.

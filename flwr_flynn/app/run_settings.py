@@ -244,6 +244,13 @@ class PrivacySettings(RunSettings):
         "add-remove", "data sets hard to tell apart: with and without one record, or one replaced", choices=NEIGHBOURS
     )
     records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
+    rarest_share: float = _private(
+        0.0,
+        "share of the rarest class in the samples, if public, such as 0.08; 0: one of as many as there are classes",
+        low=0,
+        high=0.5,
+    )
+    any_noise: bool = _private(False, "go on where the noise leaves next to nothing of the rarest class")
     noise: str = _private(
         "opendp", "its source; `seeded`: from `seed`, for simulations, without privacy", choices=("opendp", "seeded")
     )

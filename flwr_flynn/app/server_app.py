@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_flynn._files import writing
 from flwr_flynn.app import dry_run, metrics_json, report_text
 from flwr_flynn.app.data.datasets import full_text
-from flwr_flynn.app.report.page import page
+from flwr_flynn.app.report.page import figures_csv, page
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
@@ -30,7 +30,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE, _PLAN = "model.npz", "metrics.json", "report.html", "plan.json"
+_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = "model.npz", "metrics.json", "report.html", "figures.csv", "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -38,7 +38,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
+    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
     _FLOWER.addFilter(one_line)
     try:
         config = RunConfig.parse(context.run_config).resolved()
@@ -115,6 +115,7 @@ def _report(
         print(text, flush=True)  # so that it is in the log
     print(report_text.table(made, files.folder), flush=True)
     _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(json.loads(text))))
+    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, figures_csv(json.loads(text))))
     failed = [f"results: {error}" for error in unwritten]
     if unequal := [name for name in metrics_json.EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
@@ -131,7 +132,7 @@ def _report(
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz`, `metrics.json` and `report.html`
+    folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
     federation: Path
 
     @property
@@ -149,8 +150,8 @@ class RunFiles:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
-        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE)]:
-            expected = f"a file other than the run's {_MODEL}, {_METRICS} and {_PAGE}"
+        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)]:
+            expected = f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} and {_FIGURES}"
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
 

@@ -30,7 +30,21 @@ from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import columns, counts, evaluation, gram, noisy_refinement, selection, table_schema
-from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, TRAIN
+
+SAID = {
+    "schema": "Columns and frequent texts: nobody is singled out, as min-examples rows must have a text.",
+    "columns": "Every min-examples-th value of a column, by class: no row follows, but a value may be one person's.",
+    "counts": "Sums by class: who is alone in a class is singled out, and a known row found, unless epsilon or secure.",
+    **dict.fromkeys(("selection", "gram evaluation"), "Scores summed over all rows: nobody is singled out of many."),
+    "gram": "Products of rows: a person may be singled out where rows are few, so they need gram=true or secure.",
+    NOISY: "Sums with noise: nobody is singled out beyond the bound epsilon, which max-epsilon keeps.",
+    SECURE: "A masked summand: nobody is singled out, as a server that follows the protocol (secure) reads sums alone.",
+    RESULTS: "Results on held-out rows: only who knows all others can single one out; test-fraction=0 keeps them.",
+    NOTHING: "Nothing about the rows: nobody is singled out.",
+    EXACT: "Exact figures of another app about the rows: ask its authors whether a person is singled out.",
+}
+"""A sentence about a message, for a data-protection officer, by its phase where figures are exact, else by its kind."""
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:

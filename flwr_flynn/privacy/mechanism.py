@@ -173,6 +173,10 @@ class Mechanism(ABC):
     def noise_sd(self) -> float:
         """Standard deviation of the noise in a released entry."""
 
+    def unit_noise(self, n_releases: float) -> float:
+        """Standard deviation of the noise of so many releases together, for an L2 norm of 1 of a sample's counts."""
+        return self.noise_sd * math.sqrt(n_releases / self.hash_nnz)
+
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
         """Epsilon of one release at this delta (its privacy map); infinite where there is no bound."""

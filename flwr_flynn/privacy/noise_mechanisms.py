@@ -228,6 +228,9 @@ class SimulatedRelease(Mechanism):
     def noise_sd(self) -> float:
         return self.mechanism.noise_sd
 
+    def unit_noise(self, n_releases: float) -> float:
+        return self.mechanism.unit_noise(n_releases)
+
     def epsilon(self, delta: float = 0.0) -> float:
         return math.inf
 
@@ -331,8 +334,7 @@ def suggest_spec(
     if delta == 0:
         found = _of_laplace(epsilon, common, n_examples, n_parties, sizes)
         return HashSpec.suggest(n_features, n_examples, n_classes, **found)
-    noise = GaussianCounts(epsilon, delta, hash_nnz=16, **common)
-    per_unit = noise.sigma / math.sqrt(16) * math.sqrt(n_parties)
+    per_unit = GaussianCounts(epsilon, delta, hash_nnz=16, **common).unit_noise(n_parties)
     return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **sizes)
 
 

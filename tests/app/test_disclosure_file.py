@@ -11,10 +11,14 @@ import pytest
 
 from flwr_flynn._markup import in_bytes
 from flwr_flynn.app.client_app import deployed_client
-from flwr_flynn.app.disclosure_file import lines, page, recorder
+from flwr_flynn.app.disclosure_file import KINDS, lines, page, recorder, sentence_of
 from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.phases.evaluation import EVALUATION
+from flwr_flynn.federated.plan import SAID, phases_of
+from flwr_flynn.federated.protocol import EXACT, REFUSED
+from flwr_flynn.model.candidates import HashPlan
 from tests.app.test_client_app import RUN, asking, context, fit
 
 HOSTILE = "<script>alert(1)</script>"
@@ -43,9 +47,22 @@ def test_each_message_is_a_line_and_a_row_of_the_page(own: dict[str, Any], tmp_p
     shown = (tmp_path / "left.html").read_text()
     assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
     assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
+    assert [shown.count(SAID["counts"]), shown.count("<details>")] == [2, 3]  # at the top, and in its row
+    assert shown.index(SAID["counts"]) < shown.index("<table") < shown.index("<details>")
     assert shown.index("none.npz") < shown.index("number of samples sent along: 64")  # the latest first
     if os.name != "nt":
         assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("left.jsonl", "left.html")} == {0o600}
+
+
+def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind() -> None:
+    options = RunOptions(HashPlan(4, 2, scaling="auto", effort="thorough"), ("a", "b"), 2, learn_schema=True)
+    names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
+    assert {"schema", "columns", "counts", "selection", "gram", "gram evaluation"} == set(names)
+    plain = {"refused": None, "kind": EXACT}
+    assert SAID[EXACT] not in {sentence_of(plain | {"phase": name}) for name in names}
+    for kind in KINDS:
+        assert sentence_of({"refused": None, "phase": "an own phase", "kind": kind}) == SAID[kind]
+    assert sentence_of({"refused": "why"}) not in SAID.values()
 
 
 def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path: Path) -> None:

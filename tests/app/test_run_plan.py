@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flwr_flynn import FlyNNStrategy, secagg
 from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.rare_class import LEAST_STRENGTH, beside_noise, strength
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import SharedNoise, n_rounds, private_plan, run_mechanism, training_plan
 from flwr_flynn.errors import ConfigError
@@ -23,6 +24,16 @@ from tests.fakes import CLASSES, SPEC
 from tests.raising import raises
 
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
+
+
+def test_all_that_a_private_deployment_lacks_is_asked_for_at_once_with_examples() -> None:
+    with raises(ConfigError, field="run-config n-features, classes, min-available, n-examples, ranges") as caught:
+        training_plan(RunConfig.parse({"epsilon": 1}), None)
+    for example in ("n-examples=3000", 'ranges="0:120"', 'classes="no,yes"'):
+        assert example in caught.value.expected
+    for public in ({"ranges": "0:9"}, {"center": "0"}, {"scale": "1"}):
+        with raises(ConfigError, field="run-config n-examples", got="missing"):
+            training_plan(RunConfig.parse(DEPLOYED | public | {"epsilon": 1}), None)
 
 
 @pytest.mark.parametrize("key", DEPLOYED)
@@ -202,11 +213,33 @@ def test_sizes_follow_from_public_figures() -> None:
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
     assert spec.hash_nnz <= 512 // 10
-    with raises(ConfigError, field="run-config n-examples", got="missing"):
-        private_plan(config, config.plan(64, None, 10), 3)
     bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
     with raises(ConfigError, field="run-config hash-nnz"):
         private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
+
+
+@pytest.mark.parametrize("rounds", [0, 24])
+def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused(rounds: int) -> None:
+    pytest.importorskip("dp_accounting")
+    settings = {"epsilon": 1, "delta": 1e-5, "ranges": "-4:4", "private-rounds": rounds}
+
+    def found(n_examples: int, n_parties: int = 3, **more: Any) -> float:
+        config = RunConfig.parse(settings | {key.replace("_", "-"): value for key, value in more.items()})
+        plan = private_plan(config, config.plan(12, n_examples, 2), n_parties)
+        noise = run_mechanism(config, plan.specs()[0], 2, n_parties)
+        assert noise is not None
+        assert beside_noise(config, plan, noise, n_parties)
+        return strength(plan, config.rarest_share or 0.5, noise, n_parties)
+
+    with raises(ConfigError, field="run-config epsilon"):
+        found(2400, rarest_share=0.08)
+    for more in ({"any_noise": True}, {"noise": "seeded"}):
+        assert found(2400, rarest_share=0.08, **more) < LEAST_STRENGTH
+    assert found(2400) > LEAST_STRENGTH  # by default one of as many classes as there are
+    assert found(4 * 2400, rarest_share=0.08) > LEAST_STRENGTH
+    assert found(2400, rarest_share=0.08, epsilon=4) > LEAST_STRENGTH
+    alone, shared = (found(2400, 9, rarest_share=0.08, any_noise=True, honest_parties=n) for n in (0, 9))
+    assert shared == pytest.approx(3 * alone, rel=0.02)
 
 
 def test_sizes_of_a_private_simulation_follow_from_its_training_samples() -> None:

@@ -370,7 +370,7 @@ def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private: bool,
     more: dict[str, Any] = {}
     if private:
         run.make_private()
-        more = {"epsilon": 1.0, "delta": 1e-5, "n_examples": 40}
+        more = {"epsilon": 1.0, "delta": 1e-5, "n_examples": 40, "any_noise": True}
     report = run(ranges="-1:5", **more)
     assert report["columns"] is None
     assert "columns" not in report["traffic"]
@@ -389,7 +389,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     for action in ("join", "withdraw", "evaluate"):
         with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             run(nodes={1}, action=action, federation=str(kept))
-    for name in ("model.npz", "metrics.json", "report.html"):
+    for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
         with raises(ConfigError, field="run-config federation", got=name):
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
@@ -459,7 +459,7 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
     copy = run.folder / "party.npz"
     run.make_private()
     run.party["on_model"] = lambda model: model.save(copy)
-    run(epsilon=1.0, delta=1e-5, n_examples=40)
+    run(epsilon=1.0, delta=1e-5, n_examples=40, scale="1", any_noise=True)
     (server,), (party,) = (FlyNNClassifier.load(path).model_.members for path in (run.out / "model.npz", copy))
     assert (server.spec, server.scoring) == (party.spec, party.scoring)
     assert (server.counts.array == party.counts.array).all()
@@ -472,7 +472,7 @@ def test_a_private_run_reports_its_guarantee(
     more: dict[str, Any], run: Runner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run.make_private()
-    report = run(epsilon=1.0, n_examples=40, **more)
+    report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, **more)
     privacy, model = report["privacy"], FlyNNClassifier.load(run.out / "model.npz")
     assert model.guarantee_ == privacy["guarantee"]
     assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
@@ -488,18 +488,20 @@ def test_a_private_run_reports_its_guarantee(
 
 def test_a_private_run_in_a_deployment_needs_public_figures(run: Runner) -> None:
     run.make_private()
-    with raises(ConfigError, field="run-config n-examples", got="missing"):
+    with raises(ConfigError, field="run-config n-examples, ranges", got="missing"):
         run(epsilon=1.0)
+    with raises(ConfigError, field="run-config epsilon"):
+        run(epsilon=1.0, n_examples=40, scale="1")
     with raises(ConfigError, field="run-config noise", got="seeded"):
-        run(epsilon=1.0, n_examples=40, noise="seeded")
+        run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, noise="seeded")
 
 
 def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Runner) -> None:
     run.make_private()
-    report = run(epsilon=1.0, n_examples=40, evaluate=True)
+    report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, evaluate=True)
     assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
     with raises(AggregationError, counted=0) as caught:
-        run(epsilon=0.5, n_examples=40, evaluate=True)
+        run(epsilon=0.5, n_examples=40, scale="1", any_noise=True, evaluate=True)
     assert caught.value.missing.keys() == {"Ulm", "Mallory"}
     assert all(reason.startswith("declined: policy max-epsilon:") for reason in caught.value.missing.values())
 
@@ -527,7 +529,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monke
     assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
 
 
-ALL = {"federation.npz", "model.npz", "metrics.json", "report.html"}
+ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -546,7 +548,7 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", full)
-    unwritten = "federation.npz, model.npz, metrics.json, report.html, " * is_full
+    unwritten = "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
     with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
@@ -591,7 +593,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert report["examples"] == 40
     assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in ALL - full - {"metrics.json", "report.html"}:
+    for name in ALL - full - {"metrics.json", "report.html", "figures.csv"}:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 

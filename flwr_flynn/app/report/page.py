@@ -205,8 +205,7 @@ SECTIONS: dict[str, Callable[[Report], Parts]] = {
     "Accuracy by party": results.accuracy,
     "Figures": results.scores,
     "Confusion": results.confusion,
-    "ROC curves": results.roc,
-    "Calibration": results.calibration,
+    "ROC and calibration": results.curves,
     "Subgroups": results.subgroups,
     "Model": sections.model,
     "Bytes and seconds": sections.costs,
@@ -232,6 +231,8 @@ def page(made: Any) -> str:
     report = checked("metrics.json", made, SHAPE)
     found = {name: parts for name, make in SECTIONS.items() if (parts := make(report))}
     done = _DONE.get(report["action"], "took part in a run")
+    if report["action"] == "join":
+        done += f" of {count(len(report['federation']), 'party', 'parties')}"
     title = f"{count(len(report['parties']), 'party', 'parties')} {done}"
     anchors = {name: name.lower().replace(" ", "-").replace("'", "") for name in found}
     links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in found]
@@ -247,6 +248,11 @@ def page(made: Any) -> str:
     nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
     main = tag("main", body, id="content", tabindex=-1)
     return html_page(f"{title}: FlyNN report", head, nav, main, foot)
+
+
+def figures_csv(made: Any) -> str:
+    """The figures of the page's sections about accuracy, as CSV."""
+    return results.as_csv(checked("metrics.json", made, SHAPE))
 
 
 def show(path: str) -> int:

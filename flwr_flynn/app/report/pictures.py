@@ -18,7 +18,7 @@ PAGE_STYLE = Markup(
 @media (prefers-reduced-motion:reduce){html{scroll-behavior:auto}}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,
 "Noto Sans","DejaVu Sans",sans-serif;-webkit-text-size-adjust:100%}
-header,main,footer,nav{max-width:50rem;margin:0 auto;padding:0 1.5rem}
+header,main,footer,nav{max-width:66rem;margin:0 auto;padding:0 1.5rem}
 header{padding-top:3.5rem}main,section,figure{min-width:0}
 h1{font-size:clamp(1.7rem,5vw,2.4rem);line-height:1.15;letter-spacing:-.02em;font-weight:650;margin:.2rem 0 1rem}
 h2{font-size:1.3rem;letter-spacing:-.01em;font-weight:650;margin:0 0 .5rem}
@@ -53,9 +53,10 @@ svg .all{stroke:var(--accent);stroke-dasharray:3 3;opacity:.75}
 svg .whisker{stroke:var(--accent);stroke-width:2;opacity:.65}
 svg .halo{paint-order:stroke;stroke:var(--paper);stroke-width:5px;stroke-linejoin:round}
 svg .curve{fill:none;stroke:var(--accent);stroke-width:2.2;stroke-linejoin:round}
-.flynn svg.square{width:100%;max-width:17rem;margin:.3rem 0 0}
-.flynn svg.square text{font-size:9.5px}
-.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(12.5rem,1fr));gap:1.6rem 2rem;margin:1.2rem 0}
+.flynn svg.square{width:100%;max-width:30rem;margin:.3rem 0 0}
+.flynn svg.square text{font-size:11px}
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:1.6rem 2rem;
+margin:1.2rem 0}
 figure{margin:0}figcaption{font-size:.9rem;line-height:1.4;color:var(--soft);overflow-wrap:anywhere}
 figcaption b{color:var(--ink);font-weight:600}
 footer{padding-top:1.5rem;padding-bottom:3rem;border-top:1px solid var(--line)}
@@ -64,7 +65,7 @@ footer{padding-top:1.5rem;padding-bottom:3rem;border-top:1px solid var(--line)}
 @media print{:root{color-scheme:light;--paper:#fff}body{font-size:10pt;print-color-adjust:exact;
 -webkit-print-color-adjust:exact}nav,.skip{display:none}header{padding-top:0}header,main,footer{max-width:none;padding:0}
 .scroll{overflow:visible}table{font-size:7.5pt}
-.flynn .n{white-space:normal}.points{display:none}
+.flynn .n{white-space:normal}
 tr,p,figure,svg,.tiles{break-inside:avoid}h2,p,caption,summary{break-after:avoid}
 section{padding:1.2rem 0 .6rem}details::details-content{content-visibility:visible;display:block;height:auto}}
 """
@@ -95,7 +96,7 @@ Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
 MOST_POINTS = 64  # of a curve
-_SIDE, _EDGE = 150, 8  # of a curve's square, and the room around it
+_SIDE, _EDGE = 300, 8  # of a curve's square, and the room around it
 _CELL = 45  # percent of the accent in the strongest cell, on which text can still be read
 
 

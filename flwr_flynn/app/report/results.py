@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flwr_flynn._markup import Markup, count, figure, table
-from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, thinned, with_interval
+from flwr_flynn._markup import NONE, Markup, count, figure, table
+from flwr_flynn._text import cell
+from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
@@ -93,25 +96,19 @@ def scores(report: Report) -> Parts:
         said += f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} at most. "
     if evaluation and samples and evaluation["examples"] and samples < evaluation["examples"]:
         said += f"{count(evaluation['examples'] - samples, 'more sample')} are of parties below their floor. "
-    found = [sentence(said), table("Figures over all parties", ("figure", "value"), rows)]
-    classes = figures["classes"][:MOST_CLASSES]
-    by_class = [
-        (each["label"], each["examples"], *map(with_interval, (each["auroc"], each["auprc"])), *_calibration(each))
-        for each in classes
-    ]
+    found: list[Markup | None] = [sentence(said), table("Figures over all parties", ("figure", "value"), rows)]
+    classes = _shown(report)[:MOST_CLASSES]
     rates = [
-        (each["label"], figure(row["threshold"]), *map(with_interval, (row[name] for name in _RATES)))
+        (each["label"], f"{row['threshold']:g}", _in_words(each, row), *(with_interval(row[name]) for name in _RATES))
         for each in classes
         for row in each["thresholds"][:MOST_CLASSES]
     ]
-    if by_class:
-        head = "class", "samples", "AUROC", "AUPRC", "calibration error", "slope", "intercept"
-        found.append(more("Each class against the rest", table("Figures by class", head, by_class)))
     if rates:
-        columns = "class", "threshold", "sensitivity", "specificity", "PPV", "NPV"
-        shown = table("Rates at thresholds of the probability", columns, rates[:MOST_ROWS])
-        found.append(more("Sensitivity, specificity, PPV and NPV", shown, left_out(len(rates), "rows")))
-    return [*found, left_out(len(figures["classes"]), "classes", MOST_CLASSES)]
+        columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
+        shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS])
+        noted = left_out(len(rates), "rows")
+        found += [shown, noted] if len(classes) == 1 else [more("Thresholds of the probability", shown, noted)]
+    return [*found, left_out(len(_shown(report)), "classes", MOST_CLASSES)]
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
@@ -137,54 +134,38 @@ def confusion(report: Report) -> Parts:
     ]
 
 
-def _pictured(report: Report, key: str) -> list[dict[str, Any]]:
-    """Classes with a curve; of two classes the second alone, as the first is its mirror image."""
-    classes = [each for each in figures_of(report)["classes"] if each[key]]
-    return classes[-1:] if len(classes) == 2 else classes
+def _shown(report: Report) -> list[dict[str, Any]]:
+    """The classes; of two the rarer alone, as the other is its mirror image."""
+    classes: list[dict[str, Any]] = figures_of(report)["classes"]
+    return [min(reversed(classes), key=lambda each: each["examples"] or 0)] if len(classes) == 2 else classes
 
 
-def roc(report: Report) -> Parts:
-    """ROC curves."""
-
-    def drawn(of: dict[str, Any]) -> tuple[str, Markup, list[Any]]:
-        area = f"AUROC {with_interval(of['auroc'])}"
-        return area, curve(f"ROC curve of {of['label']}", area, of["roc"]), thinned(of["roc"], 11)
-
-    said = "Share of the class that is found over the share of false alarms, at all thresholds; chance is the diagonal."
-    return _curves(_pictured(report, "roc"), said, drawn, "ROC curves", ("false positive rate", "sensitivity"))
-
-
-def calibration(report: Report) -> Parts:
-    """Reliability curves."""
-
-    def drawn(of: dict[str, Any]) -> tuple[str, Markup, list[Any]]:
-        error, bins = f"calibration error {_calibration(of)[0]}", thinned(of["reliability"], 20)
-        points = [(each["predicted"], with_interval(each["observed"]), each["examples"]) for each in bins]
-        return error, reliability(f"Reliability curve of {of['label']}", error, of["reliability"]), points
-
-    said = "Share of samples that are of the class, over the probability that the model gives; the diagonal is right."
-    columns = "mean predicted", "observed", "samples"
-    return _curves(_pictured(report, "reliability"), said, drawn, "Reliability curves", columns)
-
-
-def _curves(
-    classes: list[dict[str, Any]],
-    said: str,
-    drawn: Callable[[dict[str, Any]], tuple[str, Markup, list[Any]]],
-    title: str,
-    columns: Sequence[str],
-) -> Parts:
-    """A curve of each class, and their points as one table."""
+def curves(report: Report) -> Parts:
+    """A ROC curve and a reliability curve of each class, beside each other."""
+    classes = [each for each in _shown(report) if each["roc"] or each["reliability"]]
     if not classes:
         return []
-    shown = [(each["label"], *drawn(each)) for each in classes[:MOST_CLASSES]]
-    rows = [(label, *point) for label, _, _, points in shown for point in points]
-    return [
-        sentence(said),
-        gallery([(label, words, picture) for label, words, picture, _ in shown]),
-        left_out(len(classes), "classes", MOST_CLASSES),
-        more(f"{title} as a table", table(f"Points of the {title}", ("class", *columns), rows), class_="points"),
-    ]
+    pictures = []
+    for each in classes[:MOST_CLASSES]:
+        area, error = f"AUROC {with_interval(each['auroc'])}", f"calibration error {_calibration(each)[0]}"
+        pictures.append((each["label"], area, curve(f"ROC curve of {each['label']}", area, each["roc"])))
+        drawn = reliability(f"Reliability curve of {each['label']}", error, each["reliability"])
+        pictures.append((each["label"], error, drawn))
+    said = (
+        "Left: the share that is found over that of false alarms, at all thresholds. Right: the share that is of the "
+    )
+    said += "class over the predicted one. The left diagonal is chance, the right one perfect. Points: figures.csv."
+    return [sentence(said), gallery(pictures), left_out(len(classes), "classes", MOST_CLASSES)]
+
+
+def _in_words(of: dict[str, Any], row: dict[str, Any]) -> str:
+    """What a threshold does with a hundred samples, or with a thousand where the class is rare."""
+    own, rest, found, passed = of["examples"], of["others"], row["sensitivity"], row["specificity"]
+    if not own or not rest or not found or not passed:
+        return NONE
+    n, of_class = (100 if 20 * own >= own + rest else 1000), own / (own + rest)
+    hit, wrong, lost = of_class * found[0], (1 - of_class) * (1 - passed[0]), of_class * (1 - found[0])
+    return f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} rightly; {n * lost:.0f} are missed"
 
 
 def subgroups(report: Report) -> Parts:
@@ -203,3 +184,27 @@ def subgroups(report: Report) -> Parts:
         more("Subgroups as a table", table(f"Figures by level of {groups['column']}", head, rows[:MOST_ROWS])),
         left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
     ]
+
+
+def as_csv(report: Report) -> str:
+    """The figures of these sections, with the ends of their intervals."""
+    stream, evaluation, names = io.StringIO(), dict(report["evaluation"] or {}), report["classes"]
+    matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
+    evaluation["confusion"] = {name: dict(zip(names, row, strict=False)) for name, row in matrix}
+    rows = ((cell(" / ".join(path)), *values) for path, values in _leaves(evaluation))
+    csv.writer(stream, lineterminator="\n").writerows([("figure", "value", "low", "high"), *rows])
+    return stream.getvalue()
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
+    """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
+    is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+    if isinstance(value, int | float):
+        yield path, [value]
+    elif is_point and value:
+        yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
+    elif isinstance(value, dict | list):
+        keys = ("name", "label", "level", "threshold", "predicted")
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            names = [each[key] for key in keys if key in each] if isinstance(value, list) else [name]
+            yield from _leaves(each, (*path, *map(str, names[:1])))

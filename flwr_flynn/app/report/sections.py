@@ -28,9 +28,9 @@ def sentence(*words: Any) -> Markup:
     return tag("p", *words)
 
 
-def more(summary: str, *parts: Any, class_: str | None = None) -> Markup:
+def more(summary: str, *parts: Any) -> Markup:
     """Parts that the reader opens."""
-    return tag("details", tag("summary", summary), *parts, class_=class_)
+    return tag("details", tag("summary", summary), *parts)
 
 
 def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Markup | None:
@@ -38,10 +38,10 @@ def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Marku
     return None if n <= most else tag("p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note")
 
 
-def quantiles(values: Iterable[float], show: Any = figure) -> str:
+def quantiles(values: Iterable[float]) -> str:
     """Minimum, quartiles and maximum in words."""
     ordered = sorted(values)
-    points = [show(ordered[round(i * (len(ordered) - 1) / 4)]) for i in range(5)]
+    points = [figure(ordered[round(i * (len(ordered) - 1) / 4)]) for i in range(5)]
     return f"lowest {points[0]}, quartiles {points[1]}, {points[2]} and {points[3]}, highest {points[4]}"
 
 
@@ -56,7 +56,11 @@ def participation(report: Report) -> Parts:
         phases |= (report[each] or {}).get("missing", {})
     steps += [*phases.items(), ("evaluation", report["evaluation_missing"]), ("saving the model", report["unkept"])]
     rows = [(name, step, reason) for step, reasons in steps for name, reason in reasons.items()]
-    parties = report["parties"]
+    parties, before = report["parties"], list[str | None]()
+    if report["action"] == "join":  # the others are in the model all the same
+        new = {each["name"] for each in parties}
+        before = [each["party"] for each in report["federation"] if each["party"] not in new]
+        rows = [row for row in rows if row[0] not in before]
     if not (rows or parties):
         return []
     said = f"{count(len(rows), 'time')} a party was left out of a step." if rows else "No party was left out of a step."
@@ -64,6 +68,10 @@ def participation(report: Report) -> Parts:
     if rows:
         found.append(table("Parties that were left out", ("party", "step", "reason"), rows[:MOST_ROWS]))
         found += [left_out(len(rows), "reasons")]
+    if before:
+        marked = [(each["name"], "new") for each in parties] + [(name, "already a member") for name in before]
+        shown = table("Members of the federation", ("party", "in this run"), marked[:MOST_ROWS])
+        found += [shown, left_out(len(marked), "members")]
     if parties:
         sent = [NONE if each["bytes"] is None else in_bytes(each["bytes"]) for each in parties]
         pairs = zip(parties, sent, strict=True)
@@ -132,7 +140,6 @@ def model(report: Report) -> Parts:
             sentence(said + (f" on {count(samples, 'sample')}." if samples is not None else ".")),
             bars("Candidates", said, [(name, value, best[i]) for i, (name, value) in enumerate(shown)]),
             left_out(len(best), "candidates", MOST_BARS),
-            more("Candidates as a table", table("Candidates", ("candidate", "leave-one-out"), shown)),
         ]
     return found
 
@@ -181,18 +188,12 @@ def costs(report: Report) -> Parts:
         (name, in_bytes(each["up"] + each["down"]), (each["up"] + each["down"]) / longest)
         for name, each in traffic.items()
     ]
-    rows = [(name, each["parties"], in_bytes(each["up"]), in_bytes(each["down"])) for name, each in traffic.items()]
-    seconds = [each["seconds"] for each in report["parties"] if each["seconds"] is not None]
     run = (report["run"] or {}).get("seconds")
     said = f"On average a party sent {in_bytes(up)} and received {in_bytes(down)}."
     took = f" The run took {run:.1f} seconds." if run is not None else ""
-    if seconds:
-        took += f" Seconds of counting at the parties: {quantiles(seconds, lambda value: f'{value:.3g}')}."
-    columns = "phase", "parties", "sent", "received"
     return [
         sentence(said, took),
         bars("Bytes by phase", "Bytes sent and received by an average party in each phase", drawn),
-        more("Bytes as a table", table("Bytes by phase, average over the parties", columns, rows)),
         left_out(len(report["traffic"]), "phases", MOST_BARS),
     ]
 
@@ -270,23 +271,20 @@ def settings(report: Report) -> Parts:
     if not found:
         return []
     given = {key: value for key, value in found.items() if key not in defaults or value != defaults[key]}
-    known = {key: value for key, value in given.items() if key in defaults and key not in _PLACES}
+    places = _PLACES[: 2 - (found.get("action", "train") != "train")]  # which others go on with their federation
+    known = {key: value for key, value in given.items() if key in defaults and key not in places}
     config = " ".join(f"{key}={_typed(value)}" for key, value in known.items())
     nodes = f" --federation-config num-supernodes={report['simulation']['parties']}" if report["simulation"] else ""
     command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
-    rest = {key: value for key, value in found.items() if key not in given}
     versions = list(report["versions"].items())[:MOST_ROWS]
 
-    def rows(of: Report) -> list[tuple[str, str]]:
-        return [(key, shortened(json.dumps(value, ensure_ascii=False))) for key, value in of.items()][:MOST_ROWS]
-
+    rows = [(key, shortened(json.dumps(value, ensure_ascii=False))) for key, value in given.items()][:MOST_ROWS]
     return [
         sentence(f"{count(len(given), 'setting')} differ from the defaults. The same run again, with the same data:"),
         tag("pre", command),
-        more("Settings that differ from the defaults", table("Given settings", ("setting", "value"), rows(given)))
+        more("Settings that differ from the defaults", table("Given settings", ("setting", "value"), rows))
         if given
         else None,
-        more("Settings at their defaults", table("Default settings", ("setting", "value"), rows(rest))),
         more("Versions", table("Versions", ("package", "version"), versions)),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import re
 import shlex
@@ -16,9 +17,9 @@ from flwr.common.config import parse_config_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn._markup import figure, tag
+from flwr_flynn._markup import NONE, figure, tag
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.report.page import SECTIONS, page, read
+from flwr_flynn.app.report.page import SECTIONS, figures_csv, page, read
 from flwr_flynn.errors import FlyNNError
 from tests.app.report.example import metrics
 
@@ -98,6 +99,65 @@ def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
     *start, config = shlex.split(pre.text or "")
     assert start == ["flwr", "run", ".", "--federation-config", "num-supernodes=11", "--run-config"]
     assert parse_config_args([config]) == settings
+
+
+def test_a_binary_outcome_is_shown_once_for_the_rarer_class() -> None:
+    made = metrics(3, 2)
+    classes = made["evaluation"]["figures"]["classes"]
+    for rare in (0, 1):
+        classes[rare] |= {"examples": 16, "others": 184}
+        classes[1 - rare] |= {"examples": 184, "others": 16}
+        row = {
+            "threshold": 0.2,
+            "sensitivity": [0.75, 0.5, 0.9],
+            "specificity": [0.9, 0.8, 1],
+            "ppv": None,
+            "npv": None,
+        }
+        classes[rare]["thresholds"] = [row]
+        root = tree(page(made))
+        titles = [each[0].text for each in root.iter("svg") if "urve of" in (each[0].text or "")]
+        assert titles == [f"{kind} of {classes[rare]['label']}" for kind in ("ROC curve", "Reliability curve")]
+        (shown,) = rows(root)["What thresholds of the probability would do"][1:]
+        # 8 % are of the class: 6 of 8 are found, and 9.2 of 92 are false alarms
+        assert [shown[:2], re.findall(r"\d+", shown[2])] == [[classes[rare]["label"], "0.2"], ["100", "15", "6", "2"]]
+        classes[rare]["thresholds"][0] |= {"sensitivity": None}
+        assert rows(tree(page(made)))["What thresholds of the probability would do"][1][2] == NONE
+
+
+def test_the_figures_of_the_page_are_a_csv_file_without_formulas() -> None:
+    made = metrics(3, 2)
+    made["evaluation"]["parties"][0]["name"] = "=1+1"
+    text = figures_csv(made)
+    head, *lines = csv.reader(text.splitlines())
+    assert head == ["figure", "value", "low", "high"]
+    found = {name: list(map(float, values)) for name, *values in lines}
+    figures = made["evaluation"]["figures"]
+    assert found["figures / overall / auroc"] == figures["overall"]["auroc"]
+    assert (
+        found["figures / classes / malignant / thresholds / 0.5 / ppv"] == figures["classes"][1]["thresholds"][1]["ppv"]
+    )
+    assert found["confusion / benign / malignant"] == made["evaluation"]["confusion"][0][1:]
+    x, y = figures["classes"][0]["roc"][1]
+    assert found[f"figures / classes / benign / roc / {x:g}"] == [y]
+    assert not any(line.startswith(("=", "+", "-", "@")) for line in text.splitlines())
+    made["evaluation"]["figures"]["overall"]["auroc"] = None  # hidden figures are in neither
+    assert "figures / overall / auroc" not in figures_csv(made)
+    assert figures_csv({}).splitlines() == ["figure,value,low,high"]
+
+
+def test_the_report_of_a_join_is_about_the_federation() -> None:
+    made = metrics(4, 2)
+    made |= {"action": "join", "parties": made["parties"][3:], "missing": {"Clinic 1": "in the federation already"}}
+    made["settings"] |= {"action": "join", "federation": "kept.npz"}
+    root = tree(page(made))
+    shown = rows(root)["Members of the federation"][1:]
+    assert [shown[0], {row[1] for row in shown[1:]}] == [["Clinic 3", "new"], {"already a member"}]
+    assert "Clinic 1" not in [row[0] for row in rows(root).get("Parties that were left out", [])]
+    pre = root.find(".//pre")
+    assert pre is not None
+    config = parse_config_args([shlex.split(pre.text or "")[-1]])
+    assert (config["action"], config["federation"]) == ("join", "kept.npz")
 
 
 def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
