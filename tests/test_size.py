@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 1105,
+    "tables": 1101,
     "hashing": 1186,
     "model": 2915,
     "privacy": 1006,
     "federated": 3909,
     "flower": 884,
-    "app": 4202,
-    "all": 15628,
+    "app": 4189,
+    "all": 15611,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -194,11 +194,9 @@ class RawColumn:
                         self.fits[form] += n_rows
 
     def _plain(self, texts: Sequence[Any]) -> Array | None:
-        if self.gap_texts != GAP_TEXTS:  # which may look like numbers
-            return None
+        if self.gap_texts != GAP_TEXTS or (self.mark == "," and any("." in text for text in texts if text)):
+            return None  # gaps may look like numbers
         if self.mark == ",":
-            if any("." in text for text in texts if text):
-                return None
             texts = [text and text.replace(",", ".") for text in texts]
         return plain_numbers(texts, self.gap_texts)
 

@@ -134,7 +134,8 @@ class Schema:
         table = self.checked(X)
         for column, values in zip(self.columns, table.columns, strict=True):
             if n_refused := int(column.refused(values).sum()):
-                expected = "finite numbers" if column.low is column.high is None else f"numbers in {_range_of(column)}"
+                low, high = (f"{end:g}" if end is not None else "any" for end in (column.low, column.high))
+                expected = "finite numbers" if low == high == "any" else f"numbers in {low} to {high}"
                 raise with_rows(
                     DataError(f"column {column.name!r}", expected, "others"), f"{n_refused} of {len(values)} rows"
                 )
@@ -256,11 +257,6 @@ def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tupl
         if has_beside or not raw.unfit:
             return raw.values(texts).astype(np.float64), raw.beside(texts)
     raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
-
-
-def _range_of(column: Column) -> str:
-    low, high = (f"{end:g}" if end is not None else "any" for end in (column.low, column.high))
-    return f"{low} to {high}"
 
 
 def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> None:

@@ -12,6 +12,7 @@ import csv
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,21 +65,18 @@ class PrivateFile(RowReader):
         if held_out and self._held_out is None:
             return
         for n, rows in self._rows(n_rows):
-            yield Block(n, self._one_side(rows, held_out))
+            yield Block(n, partial(self._one_side, rows, held_out))
 
-    def _one_side(self, rows: Callable[[slice], Rows], held_out: bool) -> Callable[[slice], tuple[Any, Any]]:
-        def read(part: slice) -> tuple[Any, Any]:
-            cells, labels, ids = rows(part)
-            chosen = [cells[index] for index in self._layout.order]
-            columns = [each if isinstance(each, np.ndarray) else objects(each) for each in chosen]
-            X: Any = Table(self.names, columns) if self.names else np.stack([*cells[: self.width]], axis=1)
-            y = mapped(objects(labels), self._label_map)
-            if self._held_out is None:
-                return X, y
-            side = np.flatnonzero(self._held_out.mask(row_keys(cells, ids, self._columns)) == held_out)
-            return X[side], y[side]
-
-        return read
+    def _one_side(self, rows: Callable[[slice], Rows], held_out: bool, part: slice) -> tuple[Any, Any]:
+        cells, labels, ids = rows(part)
+        chosen = [cells[index] for index in self._layout.order]
+        columns = [each if isinstance(each, np.ndarray) else objects(each) for each in chosen]
+        X: Any = Table(self.names, columns) if self.names else np.stack([*cells[: self.width]], axis=1)
+        y = mapped(objects(labels), self._label_map)
+        if self._held_out is None:
+            return X, y
+        side = np.flatnonzero(self._held_out.mask(row_keys(cells, ids, self._columns)) == held_out)
+        return X[side], y[side]
 
     def _find(self, columns: Sequence[str]) -> None:
         """Find features, labels and ids among columns by name."""
@@ -107,21 +105,18 @@ class _Csv(PrivateFile):
                 some.append(line)
                 size += len(line)
                 if len(some) >= n_rows or size >= _BLOCK:
-                    yield len(some), self._reader(some)
+                    yield len(some), partial(self._cells, some)
                     some, size = [], 0
             if some:
-                yield len(some), self._reader(some)
+                yield len(some), partial(self._cells, some)
 
-    def _reader(self, lines: list[bytes]) -> Callable[[slice], Rows]:
-        def rows(part: slice) -> Rows:
-            width, label, key = len(self._columns or ()), self._layout.label or 0, self._layout.group
-            fields = [some for line in lines[part] if (some := _fields(line))]
-            # Without fields a row has no values, and no label.
-            whole = [some if len(some) == width else [None] * width for some in fields]
-            cells = [*map(list, zip(*whole, strict=True))] or [[] for _ in range(width)]
-            return cells, [y and y.strip() for y in cells[label]], None if key is None else cells[key]
-
-        return rows
+    def _cells(self, lines: list[bytes], part: slice) -> Rows:
+        width, label, key = len(self._columns or ()), self._layout.label or 0, self._layout.group
+        fields = [some for line in lines[part] if (some := _fields(line))]
+        # Without fields a row has no values, and no label.
+        whole = [some if len(some) == width else [None] * width for some in fields]
+        cells = [*map(list, zip(*whole, strict=True))] or [[] for _ in range(width)]
+        return cells, [y and y.strip() for y in cells[label]], None if key is None else cells[key]
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
@@ -162,15 +157,12 @@ class _Parquet(PrivateFile):
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(batch_size=n_rows, use_pandas_metadata=False):
-                yield batch.num_rows, self._reader(batch)
+                yield batch.num_rows, partial(self._cells, batch)
 
-    def _reader(self, batch: Any) -> Callable[[slice], Rows]:
-        def rows(part: slice) -> Rows:
-            some, layout = batch.slice(part.start, part.stop - part.start), self._layout
-            cells = [arrow_column(some.column(name)) for name in self._columns or ()]
-            return cells, cells[layout.label or 0], None if layout.group is None else cells[layout.group]
-
-        return rows
+    def _cells(self, batch: Any, part: slice) -> Rows:
+        some, layout = batch.slice(part.start, part.stop - part.start), self._layout
+        cells = [arrow_column(some.column(name)) for name in self._columns or ()]
+        return cells, cells[layout.label or 0], None if layout.group is None else cells[layout.group]
 
 
 class _Npz(PrivateFile):
@@ -181,14 +173,10 @@ class _Npz(PrivateFile):
         self.names, self.n_rows, self.width = layout.names or None, len(arrays.X), len(layout.order)
 
     def _rows(self, n_rows: int) -> Iterator[tuple[int, Callable[[slice], Rows]]]:
-        arrays: Any = self._arrays
-
-        def reader(first: int) -> Callable[[slice], Rows]:
-            def rows(part: slice) -> Rows:
-                some = slice(first + part.start, first + part.stop)
-                return arrays.cells(some)[0], arrays.y[some], None if arrays.groups is None else arrays.groups[some]
-
-            return rows
-
         for some in batches(self.n_rows, n_rows):
-            yield some.stop - some.start, reader(some.start)
+            yield some.stop - some.start, partial(self._cells, some.start)
+
+    def _cells(self, first: int, part: slice) -> Rows:
+        arrays: Any = self._arrays
+        some = slice(first + part.start, first + part.stop)
+        return arrays.cells(some)[0], arrays.y[some], None if arrays.groups is None else arrays.groups[some]

@@ -108,9 +108,8 @@ def encoded(file: TableFile, schema: Schema, memory: int = 2**32) -> Share:
 
 def _mapped(file: IO[bytes], width: int) -> npt.NDArray[Any]:
     """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
-    n_bytes = file.tell()
     file.flush()
-    return np.memmap(file, np.float64, "c").reshape(-1, width) if n_bytes else np.empty((0, width))
+    return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
 
 
 def counted(file: TableFile) -> TableSummary:

@@ -166,8 +166,8 @@ class Reading:
         for column, kind in zip(map(wanted.get, names), kinds, strict=True):
             gaps = gaps_with((*dialect.gap_texts, *(column.gap_texts if column else ())))
             wanted_kind = column.kind if column else "category" if kind == "levels" else None
-            kind = "category" if kind == "levels" else kind
-            columns.append(RawColumn(kind, wanted_kind, dialect.decimal, dialect.date_format, gaps))
+            typed = "category" if kind == "levels" else kind
+            columns.append(RawColumn(typed, wanted_kind, dialect.decimal, dialect.date_format, gaps))
         return columns
 
 
@@ -232,12 +232,10 @@ class TableFile(ABC):
 
     def _split(self) -> None:
         """Make columns of the texts in columns of numbers, unless a schema does not have them."""
-        schema = self.reading.schema
-        there, wanted = {*self.names}, None if schema is None else {*schema.names}
+        schema, there = self.reading.schema, {*self.names}
+        wanted = ({f"{name}{BESIDE}" for name in there} if schema is None else {*schema.names}) - there
         for index, (name, report) in enumerate(zip(self.names, [*self.reports], strict=False)):
-            beside = f"{name}{BESIDE}"
-            is_wanted = beside not in there and (wanted is None or beside in wanted)
-            if report.texts and report.kind == "number" and is_wanted:
+            if report.texts and report.kind == "number" and f"{name}{BESIDE}" in wanted:
                 report.has_beside = True
                 self._beside.append(index)
                 self.reports.append(RawColumn("category"))
@@ -250,10 +248,8 @@ class TableFile(ABC):
             values = [report.values(raw) for report, raw in zip(self.reports, block.columns, strict=False)]
             values += [self.reports[index].beside(block.columns[index]) for index in self._beside]
             test = None if rule is None else rule.mask(row_keys(block.cells, block.groups, self.key_names or None))
-            groups = block.groups
-            if isinstance(groups, list):
-                groups = objects([text.strip() for text in groups])
-            yield Batch(values, block.labels, groups, test)
+            ids = block.groups
+            yield Batch(values, block.labels, objects([*map(str.strip, ids)]) if isinstance(ids, list) else ids, test)
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, as they stand."""
