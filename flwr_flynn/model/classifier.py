@@ -78,11 +78,11 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         drops it, and so do both after `load`: files have no sums.
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
+    ignore, keep : sequence of str, default=()
+        Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
     class_weight : dict, "balanced" or None, default=None
         None: classes are as frequent as among the counted samples, see `model.class_prior`. A dict has factors of these
         frequencies by label, as in scikit-learn. "balanced", and None with rule "novelty": all are equally frequent.
-    ignore, keep : sequence of str, default=()
-        Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
 
     Attributes
     ----------
