@@ -11,14 +11,14 @@ from tests.code import code_lines, modules
 
 SIZES = {
     "top level": 421,
-    "tables": 1101,
+    "tables": 1103,
     "hashing": 1186,
     "model": 2915,
     "privacy": 1006,
     "federated": 3909,
     "flower": 884,
-    "app": 4189,
-    "all": 15611,
+    "app": 4188,
+    "all": 15612,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -98,7 +98,7 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     missing, refused = [], 0
     if schema.is_named and there is not None:
         indices = dict(zip(schema.names, by_name(there, schema.names), strict=True))
-        missing = [name for name, index in indices.items() if index is None and not is_beside(name, schema.names)]
+        missing = [name for name, index in indices.items() if index is None and not is_beside(name, indices)]
         with contextlib.suppress(DataError):
             refused = len(missing)
             schema.found([name for name in there if by_name([name], [label]) == [None]])

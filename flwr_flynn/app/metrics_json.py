@@ -125,8 +125,8 @@ def coinciding(run: Run) -> dict[str, str]:
     parties = [each for each in run.counted.counted if learned and each.sizes and each.node in learned.held]
     if not parties or not isinstance(schema, Schema):
         return found
-    sizes = np.array([each.sizes for each in parties])
-    for name in [name for name in schema.names if not is_beside(name, schema.names)]:
+    sizes, known = np.array([each.sizes for each in parties]), {*schema.names}
+    for name in [name for name in schema.names if not is_beside(name, known)]:
         held = np.array([form_of(name) in learned.held[each.node] for each in parties])
         here, there = sizes[~held].sum(0), sizes[held].sum(0)
         is_enough = min(here.sum(), there.sum()) >= _MANY

@@ -17,7 +17,7 @@ accuracy above chance; of an outcome of 8 % of 2,400 samples at three parties wi
 
 
 def strength(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int) -> float:
-    """How far a class of this share stands out of the noise; in simulations it tells best how much of a model is left.
+    """Strength of a class of this share beside the noise: in simulations the best measure of what is left of a model.
 
     A score adds rho counts, to each of which a sample adds 1 at most, so n samples stand out of the noise by
     n sqrt(rho) / sd at most. Times the root of the share among equal classes 1, that is the strength.

@@ -130,7 +130,7 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
         raise DataError("features", "features of different names", f"{len(names) - len(set(names))} named again")
     if known is None or not names or (isinstance(features, Schema) and not features.is_named):
         check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
-    elif None in by_name(known, [as_name(name) for name in names if name in known or not is_beside(name, names)]):
+    elif None in by_name(known, [as_name(name) for name in names if not is_beside(name, names) or name in known]):
         raise with_names(DataError("columns", "the features of the run", "not all"), known, most=20)
 
 

@@ -51,7 +51,8 @@ def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
         raise DataError("X", expected, f"{len(columns)} columns{' with names' if names else ''}")
     if names is None:
         return [*map(_values, columns)]
-    wanted = [name for name in schema.names if name in names or not is_beside(name, schema.names)]
+    there, known = {*names}, {*schema.names}
+    wanted = [name for name in schema.names if name in there or not is_beside(name, known)]
     indices = places("columns", names, wanted, "those of the schema")
     found = {name: _values(columns[index]) for name, index in zip(wanted, indices, strict=True)}
     for name in (name for name in schema.names if name not in found):  # texts beside the numbers of a column

@@ -227,8 +227,9 @@ class Schema:
         entries = values["columns"]
         if not isinstance(entries, list) or len(entries) > MOST_COLUMNS:
             raise SchemaError("columns", f"a list of at most {MOST_COLUMNS}", type(entries).__name__)
+        known = {field.name for field in fields(Column)}
         for entry in entries:
-            _check_keys("column", entry, {field.name for field in fields(Column)}, {"name", "kind"})
+            _check_keys("column", entry, known, {"name", "kind"})
         return cls(**{**values, "columns": [Column(**entry) for entry in entries]})
 
     def without_labels(self) -> Schema:

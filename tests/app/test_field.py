@@ -684,7 +684,7 @@ def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path: Path, caplog: py
 
 
 def test_a_column_of_an_unread_type_is_in_no_key(tmp_path: Path) -> None:
-    """What a site ignores and pyarrow would not read moves no row to the other side."""
+    """An ignored column, of a type that is not read, moves no row to the other side."""
     frame = pd.DataFrame({"a": range(40), "label": "x"})
     frame.to_parquet(tmp_path / "a.parquet", index=False)
     frame.assign(more=[[i] for i in range(40)]).to_parquet(tmp_path / "b.parquet", index=False)

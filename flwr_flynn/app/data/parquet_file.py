@@ -161,9 +161,9 @@ class ParquetFile(TableFile):
 
 def _values(column: Any) -> Raw:
     """The values of an Arrow array: numbers, durations in days, dates, or texts with None for a missing one."""
-    kind, values = type_of(column.type), arrow_column(column)
-    if str(column.type).startswith("duration"):
+    if import_module("pyarrow").types.is_duration(column.type):
         return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
+    kind, values = type_of(column.type), arrow_column(column)
     if kind == "date" and np.isnat(values).sum() > column.null_count:
         raise DataError("dates", "times within 290,000 years of 1970", "others")
     if isinstance(values, np.ndarray):

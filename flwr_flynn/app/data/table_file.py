@@ -59,8 +59,10 @@ class Layout:
             error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
             raise with_names(error, again)
 
+        named = [*at]
+
         def chosen(wanted: Sequence[str], expected: str) -> list[int]:
-            return [[*at.values()][index] for index in places(name, [*at], wanted, expected)]
+            return [at[named[index]] for index in places(name, named, wanted, expected)]
 
         label_at, group_at = (chosen([each], f"a column {each!r}")[0] if each else None for each in (label, group))
         # A column to ignore that is not there may be misspelt, and would be used under its own name.
@@ -114,10 +116,8 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
 
 def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
     """Mask of the labels that are missing."""
-    values = labels.tolist()
-    return np.array(
-        [each.strip().lower() in _NO_LABELS if isinstance(each, str) else is_gap(each) for each in values], bool
-    )
+    pairs = ((each, isinstance(each, str)) for each in labels.tolist())
+    return np.array([each.strip().lower() in _NO_LABELS if text else is_gap(each) for each, text in pairs], np.bool_)
 
 
 _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "none" and "-" may be classes
@@ -125,7 +125,7 @@ _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "non
 
 @dataclass(frozen=True)
 class Reading:
-    """What is asked of a file.
+    """How to read a file: its labels, features and dialect, and the rows that are held out.
 
     Parameters
     ----------
@@ -339,5 +339,5 @@ class TableFile(ABC):
         rest = zip(*((part.labels, part.groups, part.test) for part in parts), strict=True)
         y, groups, test = (None if some[0] is None else np.concatenate(some) for some in rest)
         X = Batch(columns, y).table(self.all_names, self.is_named) if self.needs_table else np.stack(columns, axis=1)
-        n = len(columns[0])
-        return X, np.zeros(0, object) if y is None else y, groups, np.zeros(n, np.bool_) if test is None else test
+        test = np.zeros(len(columns[0]), np.bool_) if test is None else test
+        return X, np.zeros(0, object) if y is None else y, groups, test

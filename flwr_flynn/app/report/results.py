@@ -159,7 +159,7 @@ def curves(report: Report) -> Parts:
 
 
 def _in_words(of: dict[str, Any], row: dict[str, Any]) -> str:
-    """What a threshold does with a hundred samples, or with a thousand where the class is rare."""
+    """Samples of 100, or of 1000 where the class is rare, that a threshold flags, flags rightly and misses."""
     own, rest, found, passed = of["examples"], of["others"], row["sensitivity"], row["specificity"]
     if not own or not rest or not found or not passed:
         return NONE
