@@ -17,27 +17,14 @@ from pathlib import Path
 
 from flwr_flynn import __version__
 from simulations import publish
-from simulations.results import ROOT, command_line
+from simulations.experiments import EXPERIMENTS
+from simulations.study import ROOT, command_line
 
-PAGES = {
-    "bench": "--data",
-    "traffic": "",
-    "theory": "",
-    "hyperparameters": "",
-    "ablation": "",
-    "forget": "--data",
-    "scale": "",
-    "figures": "--data",
-    "privacy": "--data",
-    "membership": "--data --sets digits,letters",
-    "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
-    "tables": "",
-    "gram": "--data",
-    "trees": "--data",
-    "noniid": "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2",
-    "parties": "--whole 1000,10000,100000 --messages 100,300,1000",
-}
-"""Arguments of the experiments with a page, the short ones first; "--data" gets the folder behind it."""
+
+def with_pages() -> list[str]:
+    """Experiments with a page, those with the fewest arguments first."""
+    pages = {name: experiment.page for name, experiment in EXPERIMENTS.items() if experiment.page is not None}
+    return sorted(pages, key=lambda name: len(pages[name]))
 
 
 def arguments_of(experiment: str, data: Path) -> list[str]:
@@ -46,7 +33,7 @@ def arguments_of(experiment: str, data: Path) -> list[str]:
     >>> arguments_of("bench", Path("sets"))
     ['--data', 'sets']
     """
-    words = shlex.split(PAGES[experiment])
+    words = shlex.split(EXPERIMENTS[experiment].page or "")
     return [word for each in words for word in ([each, str(data)] if each == "--data" else [each])]
 
 
@@ -71,17 +58,18 @@ def _published(name: str, results: Path, pages: Path) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Run what is not finished, and publish."""
+    known = with_pages()
     options = ArgumentParser(prog="python -m simulations all", description=__doc__)
-    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"default: {', '.join(PAGES)}")
+    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"default: {', '.join(known)}")
     options.add_argument("--data", type=Path, required=True, help="folder of .npz data sets with X and y")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
     options.add_argument("--pages", type=Path, default=publish.PAGES, help="folder to write to (default: docs/results)")
     chosen = options.parse_args(arguments)
     for name in chosen.experiments:
-        if name not in PAGES:
-            options.error(f"{name}: expected one of {', '.join(PAGES)}")
+        if name not in known:
+            options.error(f"{name}: expected one of {', '.join(known)}")
     failed = []
-    for name in chosen.experiments or PAGES:
+    for name in chosen.experiments or known:
         given, start = arguments_of(name, chosen.data.resolve()), time.monotonic()
         if is_finished(chosen.results, name, given):
             print(f"{name}: finished earlier", flush=True)

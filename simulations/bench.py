@@ -5,7 +5,7 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
 (its tables on data sets and hyper-parameters for scaling), and larger ones: 65536 rows with 256 winners ("64k"), and
 262144 with 1024 ("256k"). Baselines:
 
-- lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.baselines`);
+- lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.lean`);
 - torchhd, where it is installed: signs of random projections of the same dimension, added up per class, on one thread;
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
 - the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +31,11 @@ from flwr_flynn.hashing import winner_kernels as kernels
 from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.scoring import ScoringRule, class_scores
-from simulations import bench_default
-from simulations.baselines import lean_count, lean_matrix, lean_rows, torchhd_count
-from simulations.results import about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
+from simulations import bench_default, plots
+from simulations.data import load
+from simulations.lean import best_in_turn, lean_count, lean_matrix, lean_rows, torchhd_count
+from simulations.results import Row, markdown_table
+from simulations.study import Study
 
 Array = npt.NDArray[Any]
 
@@ -74,14 +75,10 @@ SHAPES = PAPER_SHAPES + [
 
 def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
     """n samples as they come (integers) and their classes; a stand-in of the same shape where there is no file."""
-    if shape.file == "digits":
-        from sklearn.datasets import load_digits
-
-        X, y = load_digits(return_X_y=True)
-        return X[:n].astype(np.uint8), y[:n], "bundled"
-    if folder is not None and (folder / f"{shape.file}.npz").exists():
-        with np.load(folder / f"{shape.file}.npz") as data:
-            return data["X"][:n], data["y"][:n], "real"
+    path = None if folder is None else folder / f"{shape.file}.npz"
+    if shape.file == "digits" or (path is not None and path.exists()):
+        X, y, _ = load("digits" if shape.file == "digits" else str(path))
+        return X[:n], y[:n], "bundled" if shape.file == "digits" else "real"
     # Smooth grey pictures: neighbouring pixels alike, like photographs; letters are 16 numbers of 0 to 15.
     generator = np.random.default_rng(0)
     if shape.n_features == 16:
@@ -91,17 +88,6 @@ def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str
     picture = np.kron(coarse, np.ones((1, 4, 4))) + 0.5 * generator.normal(size=(n, side, side))
     grey = (120 + 50 * picture).clip(0, 255).astype(np.uint8).reshape(n, -1)
     return grey, np.arange(n) % shape.n_classes, "stand-in"
-
-
-def best_in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Seconds of each call, best of `repeats`, the calls taking turns."""
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
 
 
 @njit(nogil=True, cache=True)
@@ -138,7 +124,7 @@ def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:
     return lambda: _project(block, hasher._columns, threshold, sums, lanes_above)
 
 
-def hashing(shape: Shape, options: Any) -> dict[str, Any]:
+def hashing(shape: Shape, options: Any) -> Row:
     """One row of the table: generation of M, hash and count, and the limit."""
     spec = shape.spec
     n, n_lean = (512, 100) if options.quick else (4096, 200)
@@ -168,17 +154,9 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
     kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}
     adds = best_in_turn({kind: projection(hasher, X, dtype) for kind, dtype in kinds.items()}, 10)
-    row: dict[str, Any] = {
-        "shape": shape.name,
-        "data": source,
-        "d": spec.n_features,
-        "m": spec.hash_dim,
-        "s": spec.row_nnz,
-        "rho": spec.hash_nnz,
-        "lean us/point": seconds["lean"] / n_lean * 1e6,
-        "ours us/point": seconds["ours"] / len(X) * 1e6,
-        "float32 us/point": seconds["float32"] / len(X) * 1e6,
-    }
+    row: Row = {"shape": shape.name, "data": source, "d": spec.n_features, "m": spec.hash_dim, "s": spec.row_nnz}
+    row |= {"rho": spec.hash_nnz, "lean us/point": seconds["lean"] / n_lean * 1e6}
+    row |= {f"{name} us/point": seconds[name] / len(X) * 1e6 for name in ("ours", "float32")}
     row["x lean"] = row["lean us/point"] / row["ours us/point"]
     row["torchhd us/point"] = row["x torchhd"] = "not installed"
     if "torchhd" in seconds:
@@ -215,7 +193,7 @@ def phases(
     return {f"of it {name}": value for name, value in times.items()}
 
 
-def prediction(shape: Shape, options: Any) -> dict[str, Any]:
+def prediction(shape: Shape, options: Any) -> Row:
     """Prediction of a trained model beside scikit-learn's nearest neighbours on the same training samples."""
     from sklearn.neighbors import KNeighborsClassifier
     from threadpoolctl import threadpool_limits
@@ -237,14 +215,9 @@ def prediction(shape: Shape, options: Any) -> dict[str, Any]:
     }
     with threadpool_limits(1):  # one thread each; idle ones of a matrix library would also spin in our turns
         seconds = best_in_turn(calls, 2 if options.quick else 5)
-    return {
-        "shape": shape.name,
-        "n train": train.stop,
-        "predict us/point": seconds["ours"] / n_test * 1e6,
-        "of it scores": seconds["scores"] / n_test * 1e6,
-        "kNN us/point": seconds["knn"] / n_test * 1e6,
-        "x kNN": seconds["knn"] / seconds["ours"],
-    }
+    row = {"shape": shape.name, "n train": train.stop, "predict us/point": seconds["ours"] / n_test * 1e6}
+    row |= {"of it scores": seconds["scores"] / n_test * 1e6, "kNN us/point": seconds["knn"] / n_test * 1e6}
+    return row | {"x kNN": seconds["knn"] / seconds["ours"]}
 
 
 _MEMORY = """
@@ -280,66 +253,25 @@ _LEGEND = (
 )
 
 
-_STAGES = (
-    "Hash and count by each candidate of the default, stage before the lifting matrix included, on one thread, beside "
-    "lean SciPy on ready-made inputs."
-)
-_EFFORTS = "Fit and predict at each effort on two threads, beside a random forest of 200 trees and brute-force kNN."
-
-
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-    return str(value)
-
-
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Bars: how many times faster than lean SciPy, one thread."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(1.3 * len(rows), 4), layout="constrained")
-    place = np.arange(len(rows))
-    for offset, key, label in ((-0.2, "x lean", "whole numbers"), (0.2, "float32 x lean", "float32")):
-        bars = axes.bar(place + offset, [row[key] for row in rows], 0.4, label=label)
-        axes.bar_label(bars, fmt="%.0f")
-    axes.set_xticks(place, [f"{row['shape']}\n({row['data']})" for row in rows])
-    axes.set_ylabel("times as fast as lean SciPy, one thread")
-    axes.set_title("Hash and count")
-    axes.margins(y=0.15)
-    axes.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    print(f"written: {path}")
-
-
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("bench", __doc__).parse_args(arguments)
-    if options.data is not None and not options.data.is_dir():
-        raise SystemExit(f"--data: expected a folder, {options.data} is none")
-    start, folder = time.perf_counter(), output_folder(options)
-    rows: list[dict[str, Any]] = []
+    study = Study("bench", "Speed", __doc__, arguments)
+    rows: list[Row] = []
     for number, shape in enumerate(SHAPES, 1):
         print(f"[{number}/{len(SHAPES)}] {shape.name} ...", flush=True)
-        rows.append(hashing(shape, options) | prediction(shape, options))
-        write_csv(folder / "bench.csv", rows)
-    for row in rows:
-        print("\n" + "\n".join(f"{name:>28}: {_text(value)}" for name, value in row.items()))
-    sizes = (1000, 8000) if options.quick else (4000, 32000)
-    beyond = [f"{memory(SHAPES[2], n) / 2**20:.1f} MiB for {n} samples" for n in sizes]
-    remark = f"Memory beyond samples and counts, shape of MNIST: {', '.join(beyond)}."
-    print(remark)
-    stages = bench_default.stages(options.quick, best_in_turn)
-    write_csv(folder / "stages.csv", stages)
-    print(text_table(stages))
-    fitted = bench_default.efforts(options.quick, best_in_turn)
-    write_csv(folder / "efforts.csv", fitted)
-    print(text_table(fitted))
-    draw(rows, folder / "bench.png")
+        rows.append(hashing(shape, study.chosen) | prediction(shape, study.chosen))
+        study.write("bench", rows)
     short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
-    more = [_STAGES, markdown_table(stages), _EFFORTS, markdown_table(fitted)]
-    parts = [about(__doc__), _LEGEND, markdown_table(short), remark, "![speed](bench.png)", *more]
-    write_summary(folder, "Speed", "bench", arguments, time.perf_counter() - start, parts)
+    sizes = study.sized((4000, 32000), (1000, 8000))
+    beyond = [f"{memory(SHAPES[2], n) / 2**20:.1f} MiB for {n} samples" for n in sizes]
+    parts = [_LEGEND, markdown_table(short), f"Memory beyond samples and counts, shape of MNIST: {', '.join(beyond)}."]
+    bars = {key: [(row["shape"], row[key]) for row in rows] for key in ("x lean", "float32 x lean")}
+    panels = [(title, {name: [value] for name, value in pairs}) for title, pairs in bars.items()]
+    label = "times as fast as lean SciPy, one thread"
+    parts.append(plots.bars(panels, study.folder / "bench.png", label, size=(6.5, 3.5)))
+    for name, measured in (("stages", bench_default.stages), ("efforts", bench_default.efforts)):
+        table = measured(study.chosen.quick)
+        study.write(name, table)
+        parts += [(measured.__doc__ or "").partition("\n")[0], markdown_table(table)]
+    print("\n\n".join(parts))
+    study.finish([study.about, *parts])

@@ -6,6 +6,9 @@ the memory that FlyNN takes beside them. Seconds are CPU seconds, which other lo
 
 With `--supernodes N`, `flwr run` of this project on Flower's simulation with N SuperNodes: wall time, and the memory of
 all processes together.
+
+With `--where ray`, or `--ray-address` of a cluster, one federation of as many parties on Ray, by the clock: its counts
+must be those of the pooled samples.
 """
 
 from __future__ import annotations
@@ -28,21 +31,27 @@ from typing import Any
 
 import numpy as np
 
-from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import PARTY, TRAIN, Reply
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from simulations import runner
+from simulations.results import Row, markdown_table
+from simulations.splits import read
+from simulations.study import ROOT, Option, Study, integers
+from simulations.workers import WHERE, workers
 
-_ROOT = Path(__file__).parents[1]
 _MIB = 2**20
 
 
 def replies(n: int, noisy: bool = False) -> Iterator[Any]:
     """Replies of n parties with 50 samples of Digits' shape each, one after the other."""
-    from flwr_flynn import ClassCounts
-    from flwr_flynn.federated import codec
-    from flwr_flynn.federated.phases.counts import CountsRequest
-    from flwr_flynn.federated.protocol import PARTY, Reply
-    from flwr_flynn.model.counts import CountsOfSpecs
-    from flwr_flynn.privacy import SimulatedRelease
-
     run = _options(n, noisy).run_spec
     for party in range(n):
         random = np.random.default_rng(party)
@@ -56,10 +65,6 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
 
 
 def _options(n: int, noisy: bool) -> Any:
-    from flwr_flynn import HashSpec
-    from flwr_flynn.federated.options import RunOptions
-    from flwr_flynn.privacy import LaplaceCounts
-
     spec = HashSpec.suggest(n_features=64)
     mechanism = LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
     return RunOptions(spec=spec, classes=range(10), min_parties=n, mechanism=mechanism)
@@ -67,10 +72,6 @@ def _options(n: int, noisy: bool) -> Any:
 
 def at_once(n: int, noisy: bool = False) -> Row:
     """Time and memory for all replies in a list, to one request."""
-    from flwr_flynn.federated.protocol import TRAIN
-    from flwr_flynn.federated.roster import Failures
-    from flwr_flynn.federated.run import Run
-
     options, waiting = _options(n, noisy), list(replies(n, noisy))
     held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
 
@@ -98,10 +99,6 @@ def at_once(n: int, noisy: bool = False) -> Row:
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
     """Time and memory for replies that come one by one, each made when it is due and gone when it is counted."""
-    from flwr_flynn.federated.protocol import TRAIN
-    from flwr_flynn.federated.roster import Failures
-    from flwr_flynn.federated.run import Run
-
     options = _options(n, noisy)
     seconds = 0.0
 
@@ -147,7 +144,7 @@ def _in_a_process(n: int, noisy: bool) -> Row:
         "import json, logging; from simulations import scale; logging.disable(logging.CRITICAL); "
         f"print(json.dumps(scale.at_once({n}, {noisy}) | scale.one_by_one({n}, {noisy})))"
     )
-    environment = os.environ | {"PYTHONPATH": str(_ROOT), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "FLWR_TELEMETRY_ENABLED": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -235,7 +232,7 @@ def simulated(supernodes: int, settings: str) -> Row:
             start = time.perf_counter()
             done = subprocess.run(
                 [
-                    *("flwr", "run", str(_ROOT), "scale", "--stream"),
+                    *("flwr", "run", str(ROOT), "scale", "--stream"),
                     *("--federation-config", f"num-supernodes={supernodes} client-resources-num-cpus=1"),
                     *("--run-config", f"output-dir={json.dumps(str(out))} {settings}"),
                 ],
@@ -262,28 +259,51 @@ def simulated(supernodes: int, settings: str) -> Row:
     }
 
 
+# -------- a federation, in this process or on Ray
+
+
+def federation(n: int, where: str, address: str | None = None) -> Row:
+    """One federation of n parties with 60 samples of Digits each, drawn at random, and its counts beside the pooled."""
+    data = read("digits")
+    drawn = np.random.default_rng([0, n]).integers(0, len(data.y), (n, 60))
+    parties = [party_of(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(drawn)]
+    spec, rows = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes)), drawn.ravel()
+    with workers(where, address=address) as place:
+        runner.run(parties[:8], place, spec=spec, classes=data.classes)  # workers start, and load compiled code
+        done = runner.run(parties, place, spec=spec, classes=data.classes)
+    pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows], data.y[rows], len(data.classes))
+    return {
+        "where": where,
+        "parties": n,
+        "s": done.seconds,
+        "ms per party": 1000 * done.seconds / n,
+        "of them counting": 1000 * float(np.mean(done.party_seconds)),
+        "MB sent by parties": done.traffic.up / 1e6,
+        "sha256": done.model.counts_.sha256()[:12],
+        "pooled": "the same" if done.model.counts_ == pooled else "OTHERS",
+    }
+
+
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("scale", __doc__)
-    options.add_argument(
-        "--supernodes", type=int, nargs="+", help="Flower's simulation with so many SuperNodes instead"
-    )
-    options.add_argument("--run-config", default="", help="with --supernodes: settings of the run")
-    chosen = options.parse_args(arguments)
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    rows: list[Row] = []
+    study = Study(
+        "scale", "Scale", __doc__, arguments,
+        supernodes=Option("Flower's simulation with so many SuperNodes instead, with commas between", integers, ()),
+        run_config=Option("with --supernodes: settings of the run", str, ""),
+        where=Option("one federation of so many parties here, or on Ray, instead", str, None, WHERE),
+        ray_address=Option("address of a Ray cluster: one federation here and one there, instead"),
+    )  # fmt: skip
+    chosen, rows, numbers = study.chosen, list[Row](), study.sized((10, 100, 1000), (10, 100))
+    places = WHERE if chosen.ray_address and not chosen.where else [chosen.where] * bool(chosen.where)
     if chosen.supernodes:
-        for supernodes in chosen.supernodes:
-            rows.append(simulated(supernodes, chosen.run_config))
-            print(text_table(rows[-1:]), flush=True)
-        write_csv(folder / "supernodes.csv", rows)
+        name, cases = "supernodes", [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes]
+    elif places:
+        cases = [lambda n=n, p=place: federation(n, p, chosen.ray_address) for place in places for n in numbers]
+        name = "federations"
     else:
-        for noisy in (False, True):
-            for n in (10, 100) if chosen.quick else (10, 100, 1000):
-                rows.append(_in_a_process(n, noisy))
-                print(f"{rows[-1]['counts']}, {n} parties: {rows[-1]['CPU ms per party']:.2f} ms each", flush=True)
-        write_csv(folder / "scale.csv", rows)
-        print(text_table(rows))
-    parts = [about(__doc__), markdown_table(rows)]
-    write_summary(folder, "Scale", "scale", arguments, time.perf_counter() - start, parts)
+        name, cases = "scale", [lambda n=n, b=noisy: _in_a_process(n, b) for noisy in (False, True) for n in numbers]
+    for case in cases:
+        rows.append(case())
+        print(markdown_table(rows[-1:]), flush=True)
+    study.write(name, rows)
+    study.finish([study.about, markdown_table(rows)])

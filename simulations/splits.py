@@ -21,9 +21,13 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.datasets import Dataset, Share, deal, held_out, load_dataset
 from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.errors import DataError
 from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
+from simulations import runner
 from simulations.baselines import balanced_accuracy
+from simulations.workers import Workers
 
 Array = npt.NDArray[Any]
 
@@ -129,6 +133,32 @@ class Parts:
         balanced = balanced_accuracy(self.pooled.y_test, predicted, self.n_classes)
         worst = float(min(by_party, default=np.nan))
         return {"accuracy": float(right.mean()), "balanced": float(balanced), "worst": worst}
+
+
+def federated(
+    parts: Parts, spec: Any, where: str | Workers = "process", **options: Any
+) -> tuple[dict[str, Any], runner.Federation]:
+    """Run all phases over parties with `PartyOptions`: scores of the held-out samples, bytes of a party, rounds."""
+    n_parties = len(parts.shares)
+    run_options = RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties)
+    done = runner.federate(run_options, parts.parties(**options), where, show_progress=False)
+    traffic = done.run.traffic.values()
+    spent = {way: round(sum(getattr(each, way) for each in traffic) / n_parties) for way in ("up", "down")}
+    scores = parts.scores(done.model.predict(parts.pooled.X_test))
+    return scores | spent | {"rounds": done.run.num_rounds}, done
+
+
+def source(name: str, folder: Path | None) -> str:
+    """A data set for `read`: Digits, or a file of the folder.
+
+    >>> source("letters", Path("sets"))
+    'sets/letters.npz'
+    """
+    if name == "digits":
+        return name
+    if folder is None:
+        raise DataError("--sets", "digits, or --data with other names", name)
+    return (folder / f"{name}.npz").as_posix()
 
 
 def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:

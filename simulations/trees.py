@@ -30,12 +30,10 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -54,33 +52,19 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
 
 from flwr_flynn import FlyNNClassifier, HashPlan
 from flwr_flynn.app.data.datasets import Dataset, Share, held_out
-from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.federated.algorithm import federate
-from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.errors import ConfigError
 from simulations import baselines
 from simulations import trees_page as page
-from simulations.nodes import quiet
 from simulations.noniid import WIDE
-from simulations.results import (
-    FEDERATED,
-    Cells,
-    Row,
-    about,
-    code_digest,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-from simulations.splits import TEST_FRACTION, Parts, deal_out, read
+from simulations.results import Row, markdown_table
+from simulations.splits import TEST_FRACTION, Parts, deal_out, federated, read, source
+from simulations.study import FEDERATED, FINISHED, SETS, Cells, NotFinished, Option, Study, at_least, code_digest
 from simulations.trees_page import BAGGING, CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
+from simulations.workers import quiet
 
 Array = npt.NDArray[Any]
 
 N_PARTIES, N_TREES = 5, 200
-
-_VERSION = 1  # raise it when the content of a cell changes
 
 
 @dataclass(frozen=True)
@@ -305,24 +289,20 @@ def _bytes(up: float, down: float, n_parties: int) -> Row:
 
 def flynn(parts: Parts, effort: str, **options: Any) -> tuple[Row, FlyNNClassifier]:
     """A run with the defaults of `flwr run`: scores and bytes, and the model."""
-    train = parts.pooled
-    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", effort=effort)
-    with quiet():
-        run = federate(RunOptions(plan, range(parts.n_classes), len(parts.shares)), parts.parties(**options))
-    up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
-    scores = parts.scores(run.model.predict(train.X_test))
-    return scores | _bytes(up, down, len(parts.shares)) | {"rounds": run.num_rounds}, run.model
+    plan = HashPlan(parts.pooled.X.shape[1], parts.n_classes, len(parts.pooled.y), "auto", effort=effort)
+    row, done = federated(parts, plan, **options)
+    return row, done.model
 
 
 def pooled_flynn(parts: Parts) -> Row:
     """The model of the pooled samples; that of the parties must have the same SHA-256."""
     train = parts.pooled
-    model = FlyNNClassifier().fit(train.X, train.y)
+    sha256 = FlyNNClassifier().fit(train.X, train.y).model_.sha256()
     row, ours = flynn(parts, "default", min_examples=1)
-    is_same = ours.model_.sha256() == model.model_.sha256()
+    is_same = ours.model_.sha256() == sha256
     if not is_same and set(train.y) == set(range(parts.n_classes)):
         raise AssertionError("the parties' model is not that of the pooled samples")
-    return row | {"sha256": model.model_.sha256(), "same": is_same}
+    return row | {"sha256": sha256, "same": is_same}
 
 
 def centralised(parts: Parts, kind: str, seed: int) -> Row:
@@ -341,20 +321,51 @@ _USED = {
     **dict.fromkeys(POOLED, (*_SHARED, centralised, baselines.centralised)),
     **{f"recipe of {name}": _FOREST if name == FOREST else _GROWN for name in TREES},
 }
-_FLYNN_CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits")
+_FLYNN_CODE = code_digest(*FEDERATED)
 _CODE = {name: joblib.hash([inspect.getsource(each) for each in used]) for name, used in _USED.items()}
 
 
-class _NotFinished(Exception):
-    """A cell is not there, and is not to be computed."""
+def forest_row(parts: Parts, recipe: Row, seed: int) -> Row:
+    """The federated forest: scores, and the bytes of pickled trees."""
+    made = forests(parts, recipe["weights"], recipe["leaf"], seed)
+    sizes = [len(pickle.dumps(forest.estimators_)) for forest in made]
+    scores = parts.scores(votes(parts, made, recipe["by samples"]).argmax(axis=1))
+    return scores | _bytes(sum(sizes), sum(sizes) * len(made), len(made)) | {"rounds": 1}
 
 
-class Study:
-    """All cells of one data set; of `finished` ones alone, if so."""
+def boosted_row(parts: Parts, method: str, recipe: Row) -> Row:
+    """Boosted trees by Flower's strategy: scores and bytes."""
+    margins, sites = by_flower(parts, method, Recipe(**recipe))
+    return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
 
-    def __init__(self, data: Dataset, plan: Plan, cells: Cells, finished: bool) -> None:
-        self.data, self.plan, self.cells, self.finished = data, plan, cells, finished
-        self.parts = lru_cache(None)(lambda split, seed: dealt(data, split, seed))
+
+def best_recipe(parts: Parts, method: str, plan: Plan) -> Row:
+    """The best recipe of the grid on the held-out samples, the first of equals."""
+    tried: list[tuple[float, Row]] = []
+
+    def note(scores: Array, recipe: Row) -> None:
+        tried.append((parts.scores(scores)["balanced"], recipe))
+
+    if method == FOREST:
+        for weights, leaf in product(plan.weights, plan.leaves):
+            made = forests(parts, weights, leaf, seed=0)
+            for by_samples in (False, True):
+                recipe = {"weights": weights, "leaf": leaf, "by samples": by_samples}
+                note(votes(parts, made, by_samples).argmax(axis=1), recipe)
+    else:
+        for eta, depth, weights in product(plan.etas, plan.depths, plan.weights):
+            most = Recipe(eta, depth, weights, plan.rounds[method == CYCLIC])
+            for number, margins in enumerate(boosted(parts, method, most), 1):
+                note(classes_of(margins), asdict(replace(most, rounds=number)))
+    return max(tried, key=lambda pair: pair[0])[1]
+
+
+class Pieces:
+    """All pieces of one data set."""
+
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells) -> None:
+        self.data, self.plan, self.cells = data, plan, cells
+        self.parts = cache(partial(dealt, data))
         self._digest = joblib.hash((data.X, data.y))
 
     def rows(self, seed: int) -> Iterator[Row]:
@@ -365,16 +376,16 @@ class Study:
         apart = [(page.EVERYWHERE, method) for method in (FLOOR_1, *POOLED)]
         for split, method in [*product(page.SPLITS, (*EFFORTS, *TREES)), *apart]:
             try:
-                row = self.cell(split, method, seed)
-            except _NotFinished:
+                row = self.row(split, method, seed)
+            except NotFinished:
                 continue
             yield {"set": self.data.name} | shape | {"split": split, "method": method, "seed": seed} | row
 
-    def cell(self, split: str, method: str, seed: int) -> Row:
-        """The row of one cell."""
+    def row(self, split: str, method: str, seed: int) -> Row:
+        """The row of one piece."""
         recipe = self.recipe(split, method) if method in TREES else {}
 
-        def compute() -> Row:
+        def work() -> Row:
             parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
             if method in EFFORTS:
                 return flynn(parts, EFFORTS[method])[0]
@@ -382,85 +393,38 @@ class Study:
                 return pooled_flynn(parts)
             if method in POOLED:
                 return centralised(parts, POOLED[method], seed)
-            if method == FOREST:
-                made = forests(parts, recipe["weights"], recipe["leaf"], seed)
-                sizes = [len(pickle.dumps(forest.estimators_)) for forest in made]
-                scores = parts.scores(votes(parts, made, recipe["by samples"]).argmax(axis=1))
-                return scores | _bytes(sum(sizes), sum(sizes) * len(made), len(made)) | {"rounds": 1}
-            margins, sites = by_flower(parts, method, Recipe(**recipe))
-            return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
+            return forest_row(parts, recipe, seed) if method == FOREST else boosted_row(parts, method, recipe)
 
-        return self._kept(split, method, seed, compute, recipe) | recipe
+        return self._kept(split, method, (seed, recipe), work) | recipe
 
     def recipe(self, split: str, method: str) -> Row:
-        """The best recipe of the grid on validation samples, the first of equals."""
+        """The best recipe of the grid on a fifth held out of the training samples, with the first seed."""
         plan = self.plan
 
-        def compute() -> Row:
-            parts = self.parts(split, plan.seeds[0]).for_validation(seed=1)
-            tried = []
-            if method == FOREST:
-                for weights, leaf in product(plan.weights, plan.leaves):
-                    made = forests(parts, weights, leaf, seed=0)
-                    for by_samples in (False, True):
-                        score = parts.scores(votes(parts, made, by_samples).argmax(axis=1))["balanced"]
-                        tried.append((score, {"weights": weights, "leaf": leaf, "by samples": by_samples}))
-            else:
-                for eta, depth, weights in product(plan.etas, plan.depths, plan.weights):
-                    recipe = Recipe(eta, depth, weights, plan.rounds[method == CYCLIC])
-                    for number, margins in enumerate(boosted(parts, method, recipe), 1):
-                        score = parts.scores(classes_of(margins))["balanced"]
-                        tried.append((score, asdict(replace(recipe, rounds=number))))
-            return {"recipe": max(tried, key=lambda pair: pair[0])[1]}
+        def work() -> Row:
+            return best_recipe(self.parts(split, plan.seeds[0]).for_validation(seed=1), method, plan)
 
-        grid = [plan.etas, plan.depths, plan.weights, plan.rounds, plan.leaves]
-        found: Row = self._kept(split, f"recipe of {method}", plan.seeds[0], compute, grid)
-        return dict(found["recipe"])
+        return self._kept(split, f"recipe of {method}", replace(plan, seeds=plan.seeds[:1]), work)
 
-    def _kept(self, split: str, job: str, seed: int, compute: Callable[[], Row], about: Any) -> Row:
-        key = {"set": self.data.name, "data": self._digest, "job": f"{split}, {job}", "seed": seed, "about": about}
-        key |= {"code": _CODE.get(job, _FLYNN_CODE), "version": _VERSION}
-
-        def timed() -> list[Row]:
-            if self.finished:
-                raise _NotFinished
-            start = time.perf_counter()
-            row = compute()
-            return [row | {"seconds": time.perf_counter() - start}]
-
-        return self.cells.finish(key, timed)[0]
-
-
-def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[str], finished: bool) -> None:
-    """Run all cells, the first seed of all sets first; write CSV, figure and summary, and print."""
-    start, cells = time.perf_counter(), Cells(folder / "cells")
-    studies = [Study(read(source, plan.largest), plan, cells, finished) for source in sources]
-    rows = [row for seed in plan.seeds for study in studies for row in study.rows(seed)]
-    write_csv(folder / "trees.csv", rows)
-    frame = page.complete(rows) if rows else rows
-    if not len(frame):
-        raise ConfigError("output", "a folder with all cells of a data set", folder)
-    lines, parts = page.means(frame), page.summary(rows, frame, about(__doc__))
-    page.draw(frame, f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties", folder / "trees.png")
-    write_summary(folder, "Trees beside FlyNN", "trees", arguments, time.perf_counter() - start, parts)
-    print(text_table(lines))
+    def _kept(self, split: str, job: str, inputs: Any, work: Any) -> Row:
+        inputs = (self._digest, inputs, _CODE.get(job, _FLYNN_CODE))
+        return self.cells.finish(f"{self.data.name}: {split}, {job}", inputs, work)
 
 
 def main(arguments: list[str]) -> None:
-    """Run, print, write."""
-    options = parser("trees", __doc__)
-    options.add_argument("--sets", default="", help="sets of --data, with commas between (default: all)")
-    options.add_argument("--seeds", type=int, help="seeds of the split (default: 3; quick: 1)")
-    options.add_argument("--finished", action="store_true", help="show the finished cells, and compute none")
-    chosen = options.parse_args(arguments)
-    plan = QUICK if chosen.quick else Plan()
-    if chosen.seeds is not None:
-        plan = replace(plan, seeds=tuple(range(chosen.seeds)))
-    names = [name.strip() for name in chosen.sets.split(",") if name.strip()]
-    sources = ["digits"]
-    if chosen.data is not None:
-        sources = [str(chosen.data / f"{name}.npz") for name in names] or sorted(map(str, chosen.data.glob("*.npz")))
-    try:
-        run(sources, plan, output_folder(chosen), arguments, chosen.finished)
-    except FlyNNError as error:
-        options.error(str(error))
+    """Run all pieces, the first seed of all sets first; write CSV, figure and summary, and print."""
+    seeds = Option("seeds of the split (default: 3; quick: 1)", at_least(1))
+    study = Study("trees", "Trees beside FlyNN", __doc__, arguments, sets=SETS, seeds=seeds, finished=FINISHED)
+    plan, folder = study.sized(Plan(), QUICK), study.chosen.data
+    if study.chosen.seeds is not None:
+        plan = replace(plan, seeds=tuple(range(study.chosen.seeds)))
+    names = study.chosen.sets or (["digits"] if folder is None else sorted(path.stem for path in folder.glob("*.npz")))
+    pieces = [Pieces(read(source(name, folder), plan.largest), plan, study.cells) for name in names]
+    rows = [row for seed in plan.seeds for each in pieces for row in each.rows(seed)]
+    frame = page.complete(rows) if rows else rows
+    if not len(frame):
+        raise ConfigError("output", "a folder with all pieces of a data set", study.folder)
+    study.write("trees", rows)
+    title = f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties"
+    study.finish(page.summary(rows, frame, study.about, page.draw(frame, title, study.folder / "trees.png")))
+    print(markdown_table(page.means(frame)))

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simulations.plots import _panels, _save
+from simulations import plots
+from simulations.plots import Line, Panel
 from simulations.results import Row, markdown_table
 
 FLYNN, FLOOR_1 = "FlyNN", "FlyNN, floor 1"
@@ -113,45 +114,32 @@ def headline(frame: pd.DataFrame) -> str:
     )
 
 
-_LOOKS: dict[str, tuple[str, str, str]] = {
-    "FlyNN quick": ("tab:cyan", "-", "v"), FLYNN: ("tab:blue", "-", "o"), "FlyNN thorough": ("navy", "-", "^"),
-    BAGGING: ("tab:red", "--", "s"), CYCLIC: ("tab:orange", "--", "D"), FOREST: ("tab:green", "--", "P"),
-    "pooled forest": ("0.45", ":", ""), "pooled boosting": ("black", ":", ""),
-}  # fmt: skip
-
-
-def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
+def draw(frame: pd.DataFrame, title: str, path: Path) -> str:
     """Mean accuracy by split, and beside it by kilobytes for "Dirichlet 0.1"."""
-    plt, figure, axes = _panels(2, 5.2, 4.4)
     spent = frame["kB"].xs("Dirichlet 0.1", level="split").groupby("method").median()
-    for line in (line for line in means(frame) if line["method"] in _LOOKS):
-        colour, dash, marker = _LOOKS[line["method"]]
-        look = {"color": colour, "marker": marker or None, "markersize": 7, "label": line["method"]}
-        axes[0].plot(range(len(SPLITS)), [line[split] for split in SPLITS], linestyle=dash, linewidth=1.8, **look)
-        if line["method"] not in POOLED:
-            axes[1].plot(
-                float(spent[line["method"]]), line["Dirichlet 0.1"], linestyle="none", **look | {"markersize": 10}
-            )
-    axes[0].set_xticks(range(len(SPLITS)), SPLITS)
-    axes[0].set(ylabel="balanced accuracy, mean over sets", title="by split")
-    axes[1].set(xscale="log", xlabel="kB of one party, up and down (median)", title="Dirichlet 0.1, by bytes")
-    axes[1].xaxis.set_major_formatter("{x:g}")
-    for axis in axes:
-        axis.grid(alpha=0.3)
-    figure.suptitle(title, fontsize=11)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=4, fontsize=9, frameon=False)
-    _save(plt, figure, path)
+    by_split, by_bytes = [], []
+    for line in (line for line in means(frame) if line["method"] != FLOOR_1):
+        method, is_pooled = line["method"], line["method"] in POOLED
+        look = {"linestyle": ":", "marker": None} if is_pooled else {}
+        by_split.append(Line(method, range(len(SPLITS)), [line[split] for split in SPLITS], look=look))
+        x = [] if is_pooled else [float(spent[method])]
+        look = {"linestyle": "none", "markersize": 10}
+        by_bytes.append(Line(method, x, [line["Dirichlet 0.1"]][: len(x)], look=look))
+    ticks = {"xticks": range(len(SPLITS)), "xticklabels": SPLITS, "ylabel": "balanced accuracy, mean over sets"}
+    scale = {"xscale": "log", "xlabel": "kB of one party, up and down (median)"}
+    panels = [Panel("by split", by_split, ticks), Panel("Dirichlet 0.1, by bytes", by_bytes, scale)]
+    return plots.lines(panels, path, (5.2, 4.4), title=title)
 
 
-def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str) -> list[str]:
-    """The results, paragraph by paragraph, with a description of the methods."""
+def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str, figure: str) -> list[str]:
+    """The results, paragraph by paragraph, with a description of the methods and the figure."""
     names, lines = list(dict.fromkeys(frame.index.get_level_values("set"))), means(frame)
     kept = [row for row in rows if row["set"] in names]
     seeds = {name: len({row["seed"] for row in kept if row["set"] == name}) for name in names}
     fewer = [name for name in names if seeds[name] < max(seeds.values())]
     ran = f"{max(seeds.values())} for each set" + f", one for {', '.join(fewer)}" * bool(fewer)
     same = [row["same"] for row in kept if row["method"] == FLOOR_1]
-    parts = [headline(frame), markdown_table(lines), "![accuracy by split, and by bytes](trees.png)"]
+    parts = [headline(frame), markdown_table(lines), figure]
     parts += ["Sets where FlyNN, untuned, is ahead / equal / behind:", markdown_table(wins(frame))]
     parts += ["The same for FlyNN thorough:", markdown_table(wins(frame, "FlyNN thorough"))]
     parts += ["Where federated trees are furthest ahead of FlyNN:", markdown_table(losses(frame))]

@@ -7,8 +7,8 @@ import pytest
 import sklearn.datasets
 
 from simulations import __main__ as command
-from simulations import hyperparameters
-from simulations.hyperparameters import FULL, NAMES, Plan, grid
+from simulations.paper import hyperparameters
+from simulations.paper.hyperparameters import FULL, NAMES, Plan, grid
 from tests.simulations.tables import read
 
 

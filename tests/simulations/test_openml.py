@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
+from flwr_flynn.errors import DataError
 from simulations import __main__ as command
-from simulations import openml, openml_sets
-from simulations.accuracy import SetError
+from simulations.data import load
 from simulations.methods import FLYNN, OTHERS, PAPER
-from simulations.openml_sets import PAPER_SETS, file_ids, readers
+from simulations.paper import openml
+from simulations.paper.sets import PAPER_SETS, file_ids, readers
 from tests.raising import raises
 from tests.simulations.tables import read
 
@@ -66,7 +67,7 @@ def test_pictures_and_summary_are_there(finished):
 
 def test_a_second_run_computes_nothing(finished, folder, capsys):
     assert command.main(["openml", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
-    assert capsys.readouterr().err.startswith(f"0 of {2 * len(openml.JOBS)} ")
+    assert capsys.readouterr().err.startswith(f"0 of {2 * len(openml.METHODS)} ")
 
 
 def test_single_neighbours_have_the_better_scaling():
@@ -90,14 +91,15 @@ def test_the_papers_table_of_sets_is_whole():
 
 def test_openml_is_asked_where_there_is_no_folder(monkeypatch):
     def fetch(data_id, **_):
-        return np.arange(12).reshape(6, 2), np.array(list("ababab"), dtype=object)
+        names, X = ["a", "b"], np.arange(12.0).reshape(6, 2)
+        return sklearn.utils.Bunch(data=X, target=np.array(list("ababab"), dtype=object), feature_names=names)
 
     monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
     known, source = readers(None)
     assert source == "OpenML"
     assert len(known) == 71
-    X, y = known["USPS (41082)"]()
-    assert (X.shape, y.dtype.kind) == ((6, 2), "U")
+    X, y, n_test = known["USPS (41082)"]()
+    assert (X.shape, y.tolist(), n_test) == ((6, 2), [0, 1] * 3, 0)
 
 
 def test_without_a_network_the_bundled_sets_remain_and_that_is_said(monkeypatch, capsys):
@@ -109,8 +111,8 @@ def test_without_a_network_the_bundled_sets_remain_and_that_is_said(monkeypatch,
     assert source == "bundled"
     assert "digits" in known
     assert "no network" in capsys.readouterr().err
-    with raises(SetError, field="OpenML 6", got="OSError"):
-        openml_sets.fetched(6)
+    with raises(DataError, field="openml:6", got="OSError"):
+        load("openml:6")
 
 
 @pytest.mark.parametrize("wrong", [["--sets", "nothing"], ["--jobs", "0"], ["--max-examples", "-1"]])
@@ -122,4 +124,4 @@ def test_wrong_options_are_refused(wrong, folder, tmp_path):
 def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["openml", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
-    assert f"--data: expected a folder, got {tmp_path / 'none'}" in capsys.readouterr().err
+    assert f"argument --data: expected a folder, got {tmp_path / 'none'}" in capsys.readouterr().err

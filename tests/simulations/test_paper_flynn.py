@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier, HashSpec
-from simulations.baselines import balanced_accuracy, blocks_of
-from simulations.generated import binary, real
+from simulations.baselines import balanced_accuracy
+from simulations.data import DataSet, binary, real
 from simulations.methods import PAPER_PRESET
-from simulations.paper_flynn import cross_validated
+from simulations.paper.flynn import cross_validated
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -19,15 +19,15 @@ def test_one_pass_gives_what_a_classifier_for_each_fold_gives(whole):
     y[:80] %= 2  # class 2 is absent from some folds
     X = 3 * generator.normal(size=(3, 6))[y] + generator.normal(size=(90, 6))
     X = X.round().astype(np.int16) if whole else X
-    fold = np.arange(90) // 18
+    data = DataSet("made", X, y, np.arange(90) // 18)
     spec = HashSpec(6, 64, 2, 5, seed=3)
     decays = [0.0, 0.5]
     expected = np.empty((2, 5))
     for i, decay in enumerate(decays):
-        for number, (train, test) in enumerate(blocks_of(fold)):
+        for number, (train, test) in enumerate(data.splits):
             classifier = FlyNNClassifier(spec=spec, decay=decay, rule=PAPER_PRESET["rule"]).fit(X[train], y[train])
             expected[i, number] = balanced_accuracy(y[test], classifier.predict(X[test]), 3)
-    np.testing.assert_array_equal(cross_validated(X, y, fold, spec, decays), expected)
+    np.testing.assert_array_equal(cross_validated(data, spec, decays), expected)
 
 
 @pytest.mark.parametrize(("d", "ones"), [(50, 20), (100, 10)])

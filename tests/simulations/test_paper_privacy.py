@@ -7,7 +7,7 @@ import pytest
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import SimulatedRelease, TopTLaplace, mechanism_from_dict
-from simulations.paper_privacy import ACCOUNTINGS, PaperTopT
+from simulations.paper.top_t import ACCOUNTINGS, PaperTopT
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 4, "n_classes": 2}

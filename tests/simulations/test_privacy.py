@@ -12,11 +12,11 @@ import pytest
 from flwr_flynn import ClassCounts, FlyHash
 from flwr_flynn.privacy import GaussianCounts
 from simulations import __main__ as command
-from simulations import privacy
-from simulations.paper_privacy import PaperTopT
-from simulations.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER, ROUNDS
-from simulations.privacy_settings import QUICK, DataError, Task, mnist, synthetic
-from simulations.results import Cells
+from simulations.paper import privacy
+from simulations.paper.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER, ROUNDS
+from simulations.paper.privacy_settings import QUICK, DataError, Task, mnist, synthetic
+from simulations.paper.top_t import PaperTopT
+from simulations.study import Cells
 from tests.raising import raises
 from tests.simulations.tables import read
 
@@ -202,7 +202,7 @@ def test_mnist_is_cut_to_the_digits_asked_for(tmp_path):
 def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     path = tmp_path / "mnist.npz"
     write_digits(path, y=np.zeros(60, int))
-    with raises(DataError, field="mnist.npz", expected="samples of the digits (3, 8) with the same number of features"):
+    with raises(DataError, field="mnist.npz", expected="training and test samples of the digits (3, 8)"):
         mnist(path, (3, 8))
     path.write_bytes(b"nothing")
     with pytest.raises(SystemExit):

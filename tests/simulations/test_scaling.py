@@ -7,9 +7,9 @@ import pytest
 
 from flwr_flynn import ClassCounts, FlyHash
 from simulations import __main__ as command
-from simulations import scaling
 from simulations.bench import SHAPES
-from simulations.scaling import PARTIES, PATH, PRINTED, SIZES
+from simulations.paper import scaling
+from simulations.paper.scaling import PARTIES, PATH, PRINTED, SIZES
 from tests.simulations.tables import read
 
 DIGITS = SHAPES[0]

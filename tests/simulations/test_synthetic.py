@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from simulations import __main__ as command
-from simulations import accuracy, synthetic
-from simulations.methods import FLYNN, KNN, KNN_AS_IS, PAPER
-from simulations.synthetic import CASES, SHOWN, Plan
+from simulations import methods
+from simulations.baselines import KNN, KNN_AS_IS
+from simulations.methods import FLYNN, PAPER
+from simulations.paper import synthetic
+from simulations.paper.synthetic import CASES, SHOWN, Plan
 from tests.simulations.tables import read
 
 
@@ -53,7 +55,7 @@ def test_finished_data_sets_are_kept(finished, monkeypatch, capsys):
     before = read(folder / "synthetic.csv")
     monkeypatch.setattr(synthetic, "CASES", small)
     monkeypatch.setattr(synthetic, "QUICK", plan)
-    monkeypatch.setattr(accuracy, "call", lambda task: pytest.fail("computed again"))
+    monkeypatch.setattr(methods, "call", lambda *_: pytest.fail("computed again"))
     assert command.main(["synthetic", "--quick", "--out", str(folder)]) == 0
     assert read(folder / "synthetic.csv") == before
     assert f"written: {(folder / 'summary.md').resolve()}" in capsys.readouterr().out
@@ -75,7 +77,7 @@ def test_the_table_holds_means_and_spreads():
 def test_the_lines_are_those_of_both_tables():
     assert len([case for case in CASES if "1" in case.tables]) == 6
     assert sorted(case.ones for case in CASES if "6" in case.tables) == [10, 20, 30, 40]
-    problem = CASES[0].problem(3, synthetic.QUICK.settings)
-    assert problem.X.shape == (1000, 50)
-    assert problem.n_classes == 5
-    assert problem.digest() == CASES[0].problem(3, synthetic.QUICK.settings).digest()
+    data = CASES[0].data_set(3, folds=5)
+    assert data.X.shape == (1000, 50)
+    assert data.n_classes == 5
+    assert data.digest == CASES[0].data_set(3, folds=5).digest

@@ -9,9 +9,9 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from simulations import __main__ as command
-from simulations import theory, theory_costs
-from simulations.theory import HARD, SPEAKS, Plan
-from simulations.theory_agreement import K, Setting, agreement, clusters
+from simulations.paper import theory, theory_costs
+from simulations.paper.theory import HARD, SPEAKS, Plan
+from simulations.paper.theory_agreement import K, Setting, agreement, clusters
 from tests.simulations.tables import read
 
 SMALL = {

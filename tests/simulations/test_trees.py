@@ -150,7 +150,7 @@ def test_tables_of_known_rows():
     assert [line["set"] for line in page.by_set(frame, "IID")] == ["a", "b"]
     assert "over 2 sets" in page.headline(frame)
     assert "costs it -0.055 on average, and 0.095 at most (b, IID)" in page.headline(frame)
-    assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods."))
+    assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods.", ""))
 
 
 @pytest.fixture(scope="module")

@@ -13,40 +13,29 @@ is of the family of Madelon. A stand-in is named as such in every table and plot
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn import HashSpec
-from simulations import paper_plots
-from simulations.accuracy import SetError, bundled_sets, make_problem, read_set
-from simulations.methods import Problem, Settings
-from simulations.openml_sets import fetched
-from simulations.paper_flynn import cross_validated
-from simulations.results import (
-    MODEL,
-    Cells,
-    Row,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    write_csv,
-    write_summary,
-)
+from flwr_flynn.errors import DataError
+from simulations import plots
+from simulations.data import BUNDLED, DataSet, Reader, data_sets, load
+from simulations.paper.flynn import cross_validated
+from simulations.plots import Line, Panel
+from simulations.results import Row, chosen, markdown_table
+from simulations.study import MODEL, Option, Study, code_digest, names
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.int64]
 
 NAMES = {"m": "m / d", "s": "s / d", "rho": "rho", "gamma": "gamma"}
-_CODE = code_digest(*MODEL, "simulations.paper_flynn", "simulations.baselines")
+_CODE = code_digest(*MODEL, "simulations.paper", "simulations.data")
 
 
 @dataclass(frozen=True)
@@ -85,87 +74,58 @@ def grid(parameter: str, d: int, plan: Plan) -> Iterator[tuple[float, int, int, 
                     yield float(value), m, s, int(rho), [float(gamma) for gamma in gammas]
 
 
-def panel(problem: Problem, parameter: str, plan: Plan) -> list[Row]:
+def panel(data: DataSet, parameter: str, plan: Plan) -> list[Row]:
     """Accuracies of one data set for all values of one parameter."""
 
     def right(y: Array, predicted: Array, n_classes: int) -> float:
         return float((y == predicted).mean())
 
-    d = problem.X.shape[1]
-    rows = []
+    d, rows = data.X.shape[1], []
     for value, m, s, rho, gammas in grid(parameter, d, plan):
-        spec = HashSpec(d, m, s, rho, seed=plan.seed)
-        scores = cross_validated(problem.X, problem.y, problem.fold, spec, gammas, right)
+        scores = cross_validated(data, HashSpec(d, m, s, rho, seed=plan.seed), gammas, right)
         # The line that a point belongs to, named by the parameters which do not vary along it.
         fixed = {"m": f"m={m / d:.4g}d", "s": f"s={s / d:.2g}d", "rho": f"rho={rho}"}
-        if parameter == "s":
-            value = s / d
         for gamma, score in zip(gammas, scores, strict=True):
             line = [text for name, text in (fixed | {"gamma": f"gamma={gamma:g}"}).items() if name != parameter]
-            rows.append(
-                {"parameter": parameter, "value": gamma if parameter == "gamma" else value, "line": ", ".join(line)}
-                | {
-                    "m": m,
-                    "s": s,
-                    "rho": rho,
-                    "gamma": gamma,
-                    "accuracy": float(score.mean()),
-                    "sd": float(score.std()),
-                }
-            )
+            at = {"s": s / d, "gamma": gamma}.get(parameter, value)
+            row = {"parameter": parameter, "value": at, "line": ", ".join(line), "m": m, "s": s, "rho": rho}
+            rows.append(row | {"gamma": gamma, "accuracy": float(score.mean()), "sd": float(score.std())})
     return rows
 
 
-Reader = Callable[[], tuple[Array, Array]]
+_WANTED = (
+    ("Letters", "letters", 6, None), ("Segment", "segment", 36, None),
+    ("Gina Prior 2", "gina_prior2", 1041, ("mnist", "MNIST, 3468 points, for Gina Prior 2")),
+    ("USPS", "usps", 41082, None), ("Madeline", "madeline", 41144, ("madelon", "Madelon for Madeline")),
+)  # fmt: skip
 
 
 def sets(folder: Path | None) -> dict[str, Reader]:
-    """Readers of the six sets, or of their stand-ins.
-
-    Raises
-    ------
-    SetError
-        `folder` is none.
-    """
-    if folder is not None and not folder.is_dir():
-        raise SetError("--data", "a folder", str(folder))
-    digits = bundled_sets()["digits"]
-    found: dict[str, Reader] = {"Digits": digits}
-    wanted = (
-        ("Letters", "letters", 6, None), ("Segment", "segment", 36, None),
-        ("Gina Prior 2", "gina_prior2", 1041, ("mnist", "MNIST, 3468 points, for Gina Prior 2")),
-        ("USPS", "usps", 41082, None), ("Madeline", "madeline", 41144, ("madelon", "Madelon for Madeline")),
-    )  # fmt: skip
-    online = True
-    for name, stem, number, other in wanted:
-        path = (folder or Path()) / f"{stem}.npz"
-        if folder is not None and path.exists():
-            found[name] = partial(read_set, path)
-            continue
-        if online:
+    """Readers of the six sets, or of their stand-ins."""
+    found: dict[str, Reader] = {"Digits": BUNDLED["digits"]}
+    is_online = True
+    for name, stem, number, (other, label) in ((*rest, last or ("", "")) for *rest, last in _WANTED):
+        path, instead = ((folder or Path()) / f"{each}.npz" for each in (stem, other))
+        source = str(path) if folder is not None and path.exists() else f"openml:{number}"
+        if source.startswith("openml") and is_online:
             try:
-                X, y = fetched(number)
-                found[name] = partial(_as_it_is, X, y)
-                continue
-            except SetError as error:
-                online = False  # the others would take as long to fail
+                load(source)
+            except DataError as error:
+                is_online = False  # the others would take as long to fail
                 print(error, file=sys.stderr)
-        if folder is not None and other is not None and (folder / f"{other[0]}.npz").exists():
-            most = 3468 if other[0] == "mnist" else None
-            found[other[1]] = partial(_first, folder / f"{other[0]}.npz", most)
+        if is_online or source == str(path):
+            found[name] = partial(load, source)
+        elif folder is not None and other and instead.exists():
+            found[label] = partial(_first, instead, 3468 if other == "mnist" else None)
         else:
             print(f"{name} is left out: no {stem}.npz in a folder --data", file=sys.stderr)
     if len(found) == 1:
-        found["synthetic, R^50"] = bundled_sets()["synthetic"]
+        found["synthetic, R^50"] = BUNDLED["synthetic"]
     return found
 
 
-def _as_it_is(X: Array, y: Array) -> tuple[Array, Array]:
-    return X, y
-
-
 def _first(path: Path, most: int | None) -> tuple[Array, Array]:
-    X, y = read_set(path)
+    X, y, _ = load(path)
     return X[:most], y[:most]
 
 
@@ -212,40 +172,31 @@ def verdicts(rows: Sequence[Row]) -> list[Row]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("hyperparameters", __doc__, "all samples of each set, m up to 4096 d: about a day on one core")
-    options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
-    chosen: Any = options.parse_args(arguments)
-    plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
-    start = time.perf_counter()
-    try:
-        known = sets(chosen.data)
-        wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()]
-        kept = [name for name in known if not wanted or any(name.startswith(one) for one in wanted)]
-        if not kept:
-            raise SetError(f"--sets: expected some of {', '.join(known)}, got {chosen.sets}")
-        settings = Settings(folds=plan.folds, seed=plan.seed)
-        problems = [make_problem(name, *known[name](), settings, plan.points) for name in kept]
-    except SetError as error:
-        options.error(str(error))
-    folder = output_folder(chosen)
-    cells = Cells(folder / "cells")
+    study = Study(
+        "hyperparameters", "Figures 4 and 5: hyper-parameters", __doc__, arguments,
+        "all samples of each set, m up to 4096 d: about a day on one core",
+        sets=Option("names of data sets, or their beginnings, with commas between (default: all)", names, ()),
+    )  # fmt: skip
+    plan, wanted = study.sized(Plan(), QUICK, FULL), study.chosen.sets
+    known = sets(study.chosen.data)
+    kept = [name for name in known if not wanted or any(name.startswith(one) for one in wanted)]
+    if not kept:
+        raise DataError("--sets", f"some of {', '.join(known)}", ", ".join(wanted))
     rows: list[Row] = []
-    for problem in problems:
-        about = {"data": problem.digest(), "code": _CODE, "largest": plan.largest_dim, "values": plan.values}
-        for parameter in NAMES:
-            key = {"set": problem.name, "job": parameter, "seed": plan.seed} | about
-            done = cells.finish(key, partial(panel, problem, parameter, plan))
-            shape = {"set": problem.name, "n": len(problem.X), "d": problem.X.shape[1], "seed": plan.seed}
-            rows += [shape | row for row in done]
-    write_csv(folder / "hyperparameters.csv", rows)
+    shown = data_sets(known, kept, folds=plan.folds, seed=plan.seed, most=plan.points)
+    for data, parameter in product(shown, NAMES):
+        work = partial(panel, data, parameter, plan)
+        done = study.cells.finish(f"{data.name}: {parameter}", (data.digest, _CODE, plan), work)
+        shape = {"set": data.name, "n": len(data.X), "d": data.X.shape[1], "seed": plan.seed}
+        rows += [shape | row for row in done]
+    study.write("hyperparameters", rows)
     pictures = []
-    for part in range(0, len(problems), 3):
-        names = [problem.name for problem in problems[part : part + 3]]
-        file = f"hyperparameters_{part // 3 + 1}.png"
-        paper_plots.curves([[_panel(rows, name, parameter) for parameter in NAMES] for name in names], folder / file)
-        pictures.append(f"![part {part // 3 + 1}]({file})")
-    shapes = "; ".join(f"{p.name} {len(p.X)} x {p.X.shape[1]}, {p.n_classes} classes" for p in problems)
-    parts = [
+    for part in range(0, len(shown), 3):
+        panels = [_panel(rows, data.name, name) for data in shown[part : part + 3] for name in NAMES]
+        path = study.folder / f"hyperparameters_{part // 3 + 1}.png"
+        pictures.append(plots.lines(panels, path, (4.2, 4.1), len(NAMES), legend=0))
+    shapes = "; ".join(f"{d.name} {len(d.X)} x {d.X.shape[1]}, {d.n_classes} classes" for d in shown)
+    study.finish([
         f"{plan.values} values of each parameter, {plan.folds} folds, seed {plan.seed}. Sets: {shapes}. The paper "
         f"takes all samples and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
         "stands in for the 1024 d of the other panels, and a quarter of it for their 256 d.",
@@ -257,15 +208,15 @@ def main(arguments: list[str]) -> None:
         "one row, and a larger m makes it worse. s = .3 d has 4368 and 27132.",
         "Means over the lines of each panel:",
         markdown_table(table(rows)),
-    ]
-    seconds = time.perf_counter() - start
-    write_summary(folder, "Figures 4 and 5: hyper-parameters", "hyperparameters", arguments, seconds, parts)
+    ])  # fmt: skip
     print("\n" + markdown_table(verdicts(rows)))
 
 
-def _panel(rows: Sequence[Row], name: str, parameter: str) -> paper_plots.Panel:
-    mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for row in mine:
-        lines.setdefault(row["line"], []).append((row["value"], row["accuracy"]))
-    return paper_plots.Panel(name, NAMES[parameter], lines, log=parameter != "gamma")
+def _panel(rows: Sequence[Row], name: str, parameter: str) -> Panel:
+    mine = chosen(rows, set=name, parameter=parameter)
+    lines = []
+    for label in dict.fromkeys(row["line"] for row in mine):
+        x, y = zip(*sorted((row["value"], row["accuracy"]) for row in chosen(mine, line=label)), strict=True)
+        lines.append(Line(label, x, y, look={"linestyle": "--" if label.endswith("gamma=0") else "-"}))
+    scale = {} if parameter == "gamma" else {"xscale": "log2"}
+    return Panel(name, lines, {"xlabel": NAMES[parameter], "ylabel": "accuracy"} | scale)

@@ -5,37 +5,23 @@ methods the best mean score over the very folds that are reported, as in the pap
 random configurations in the paper's ranges; "FlyNN, defaults" is this package as it comes, with nothing tuned. Not in
 the paper: random forest, gradient boosting and logistic regression to the end, with balanced class weights, not tuned.
 
-Data sets come from OpenML, or from `--data`, a folder of .npz files; see `simulations.openml_sets`.
+Data sets come from OpenML, or from `--data`, a folder of .npz files; see `simulations.paper.sets`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from simulations import plots
-from simulations.accuracy import SetError, make_problem, run
-from simulations.methods import CENTRALISED, FLYNN, KNN, KNN_AS_IS, ONE_NN_AS_IS, OTHERS, PAPER, Problem, Settings
-from simulations.openml_sets import PAPER_SETS, readers
-from simulations.results import (
-    Cells,
-    Row,
-    against,
-    by_method,
-    compare,
-    fold_rows,
-    markdown_table,
-    output_folder,
-    parser,
-    summarised,
-    write_csv,
-    write_summary,
-)
+from simulations.baselines import CENTRALISED, KNN, KNN_AS_IS, ONE_NN_AS_IS, Settings
+from simulations.data import DataSet, data_sets
+from simulations.methods import FLYNN, OTHERS, PAPER, run
+from simulations.paper.sets import PAPER_SETS, readers
+from simulations.results import Row, against, by_method, compare, fold_rows, markdown_table, summarised
+from simulations.study import JOBS, MOST, SETS, Study
 
-JOBS = (KNN, KNN_AS_IS, "SBFC", "LR", "MLP", *CENTRALISED, FLYNN, PAPER)
+METHODS = (KNN, KNN_AS_IS, "SBFC", "LR", "MLP", *CENTRALISED, FLYNN, PAPER)
 VARIANTS = {PAPER: "FlyNN (paper), tuned", FLYNN: "FlyNN, defaults"}
 AGAINST = {
     KNN: "kNN", KNN_AS_IS: "kNN, points as is", "kNN L2": "kNN, unit rows", "1-NN": "1-NN",
@@ -92,31 +78,30 @@ def _worst(row: Row) -> str:
     return f"{-100 * row['worst']:+.1f} % ({row['worst set']})" if row["worst"] > 0 else "never worse"
 
 
-def draw(scores: Mapping[str, Mapping[str, float]], folder: Path) -> None:
+def draw(scores: Mapping[str, Mapping[str, float]], folder: Path) -> list[str]:
     """Draw the main paper's scatter plots, those of the appendix, and the latter for the untuned FlyNN."""
+    figures = []
     for file, variant, names in (
         ("openml_main.png", PAPER, ("kNN", "1-NN", "SBFC")),
         ("openml_appendix.png", PAPER, tuple(PRINTED)),
         ("openml_defaults.png", FLYNN, tuple(PRINTED)),
     ):
-        panels = [
-            (VARIANTS[variant], scores[variant], label, scores[name])
-            for name, label in AGAINST.items()
-            if label in names
-        ]
-        plots.scatter(panels, "Balanced accuracy, a point per data set", folder / file)
+        shown = [(label, scores[name]) for name, label in AGAINST.items() if label in names]
+        panels = [(VARIANTS[variant], scores[variant], *other) for other in shown]
+        figures.append(plots.scatter(panels, "Balanced accuracy, a point per data set", folder / file))
+    return figures
 
 
-def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> list[str]:
+def remarks(source: str, sets: Sequence[DataSet], settings: Settings) -> list[str]:
     """The sets, and the reasons why figures differ from the paper's."""
     whole = {
         "files": "of the folder given",
         "OpenML": "from OpenML",
         "bundled": "bundled ones, none of them the paper's",
     }
-    largest = max(len(problem.X) for problem in problems)
+    largest = max(len(data.X) for data in sets)
     return [
-        f"{len(problems)} data sets {whole[source]}, at most {largest} samples of each, {settings.folds} folds, "
+        f"{len(sets)} data sets {whole[source]}, at most {largest} samples of each, {settings.folds} folds, "
         f"{settings.draws} random configurations of the paper's FlyNN with m up to {settings.largest_dim}, seed "
         f"{settings.seed}. The paper: 70 sets of up to 20000 samples (its table lists {len(PAPER_SETS)}, and its wins, "
         "ties and losses add up to 71), 60 configurations by a Gaussian process, m up to 2048 d. Improvement: median "
@@ -137,58 +122,24 @@ def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> lis
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("openml", __doc__, "all samples, 60 configurations, m up to 2048 d: days on two cores")
-    options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
-    options.add_argument("--max-examples", type=int, help="samples of each set, 0 for all (default: 2000, quick: 300)")
-    options.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
-    chosen: Any = options.parse_args(arguments)
-    most = chosen.max_examples
-    if most is None:
-        most = 300 if chosen.quick else 0 if chosen.full else 2000
-    if most < 0 or chosen.jobs < 1:
-        options.error("expected --max-examples of at least 0, --jobs of at least 1")
-    settings = Settings()
-    if chosen.quick:
-        settings = Settings(folds=3, draws=3, largest_dim=1024)
-    elif chosen.full:
-        settings = replace(settings, draws=60, largest_dim=2048 * 1000)
-    start = time.perf_counter()
-    try:
-        known, source = readers(chosen.data)
-        wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(known)
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise SetError(f"--sets: expected some of {', '.join(known)}, got {', '.join(unknown)}")
-        problems = [make_problem(name, *known[name](), settings, most) for name in dict.fromkeys(wanted)]
-    except SetError as error:
-        options.error(str(error))
-    folder = output_folder(chosen)
-    plan = [(problem, job) for problem in problems for job in JOBS]
-    measured = run(plan, settings, Cells(folder / "cells"), chosen.jobs)
-    by_fold = [row for job in JOBS for row in measured[job]]
+    study = Study(
+        "openml", "Tables 2 and 9 and their figures: OpenML", __doc__, arguments,
+        "all samples, 60 configurations, m up to 2048 d: days on two cores", sets=SETS, max_examples=MOST, jobs=JOBS,
+    )  # fmt: skip
+    most = study.sized(2000, 300, 0) if study.chosen.max_examples is None else study.chosen.max_examples
+    quick = Settings(folds=3, draws=3, largest_dim=1024)
+    settings = study.sized(Settings(), quick, Settings(draws=60, largest_dim=2048 * 1000))
+    known, source = readers(study.chosen.data)
+    sets = data_sets(known, study.wanted(known), folds=settings.folds, seed=settings.seed, most=most)
+    by_fold = run([(data, job) for data in sets for job in METHODS], settings, study.cells, study.chosen.jobs)
     rows = summarised(by_fold, seed=settings.seed)
     scores = accuracies(rows)
     lines, beaten = table(scores), against(rows, FLYNN, OTHERS)
-    write_csv(folder / "openml.csv", rows)
-    write_csv(folder / "folds.csv", fold_rows(by_fold, {problem.name: problem.sizes for problem in problems}))
-    write_csv(folder / "against.csv", beaten)
-    write_csv(folder / "comparison.csv", lines)
-    draw(scores, folder)
-    per_set: list[Row] = [
-        {"set": p.name, "n": len(p.X), "d": p.X.shape[1], "L": p.n_classes}
-        | {label: scores[name][p.name] for name, label in (VARIANTS | AGAINST).items()}
-        for p in problems
-    ]
-    parts = [
-        markdown_table(lines),
-        "FlyNN with its defaults:",
-        markdown_table(beaten),
-        "![kNN, 1-NN, SBFC](openml_main.png)",
-        "![all baselines](openml_appendix.png)",
-        "![all baselines, FlyNN untuned](openml_defaults.png)",
-        *remarks(source, problems, settings),
-        markdown_table(per_set),
-    ]
-    seconds = time.perf_counter() - start
-    write_summary(folder, "Tables 2 and 9 and their figures: OpenML", "openml", arguments, seconds, parts)
+    folds = fold_rows(by_fold, {data.name: data.sizes for data in sets})
+    for name, written in {"openml": rows, "folds": folds, "against": beaten, "comparison": lines}.items():
+        study.write(name, written)
+    shown = (VARIANTS | AGAINST).items()
+    per_set: list[Row] = [d.shape | {label: scores[name][d.name] for name, label in shown} for d in sets]
+    parts = [markdown_table(lines), "FlyNN with its defaults:", markdown_table(beaten), *draw(scores, study.folder)]
+    study.finish([*parts, *remarks(source, sets, settings), markdown_table(per_set)])
     print(f"\n{markdown_table(lines)}\n\n{markdown_table(beaten)}")

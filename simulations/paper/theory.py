@@ -13,35 +13,26 @@ trying ten so that agreement is neither whole nor a coin's.
 
 Costs. Time of training (Lemma 1) and of inference (Lemma 2), memory and bytes of all parties together (Lemma 5) while
 one size grows and all others stay, as slopes in double logarithmic scale over the upper half of the range.
-`simulations.theory_costs` measures them.
+`simulations.paper.theory_costs` measures them.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from simulations import paper_plots, theory_costs
-from simulations.results import (
-    MODEL,
-    Cells,
-    Row,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    write_csv,
-    write_summary,
-)
-from simulations.theory_agreement import N_FEATURES, K, Setting, agreement
+from simulations import plots
+from simulations.paper import theory_costs
+from simulations.paper.theory_agreement import N_FEATURES, K, Setting, agreement
+from simulations.plots import Line, Panel
+from simulations.results import Row, chosen, markdown_table
+from simulations.study import MODEL, Cells, Study, code_digest
 
-_CODE = code_digest(*MODEL, "simulations.theory_agreement")
+_CODE = code_digest(*MODEL, "simulations.paper.theory_agreement")
 
 SPEAKS, HARD = "the theorem speaks", "hard"
 BASES = {
@@ -94,26 +85,17 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
     rows: list[Row] = []
     for base, name, setting in sweeps(plan):
         draws = max(2, plan.tests // setting.clusters // (5 if base == SPEAKS else 1))
-        about: Row = {
-            "m": setting.m,
-            "rho": setting.rho,
-            "s": setting.s,
-            "d": N_FEATURES,
-            "n": K * setting.clusters,
-            "k": K,
-        }
+        label, n = f"{base}: {name} {getattr(setting, name):.4g}", K * setting.clusters
+        found = cells.finish(label, (setting, draws, plan.seed, _CODE), partial(agreement, setting, draws, plan.seed))
+        grows, value = name, getattr(setting, name)
+        if name == "clusters":
+            grows, value = "n", n
+        elif name == "distance":
+            grows, value = "margin", found["margin"] / (2 * setting.distance)
+        about = {"m": setting.m, "rho": setting.rho, "s": setting.s, "d": N_FEATURES, "n": n, "k": K}
         about |= {"distance": setting.distance, "draws": draws, "seed": plan.seed}
-        key = {"set": base, "job": f"{name} {getattr(setting, name):.4g}", "code": _CODE} | about
-        (found,) = cells.finish(key, partial(_one, setting, draws, plan.seed))
-        grows = {"clusters": "n", "distance": "margin"}.get(name, name)
-        value = {"n": K * setting.clusters, "margin": found["margin"] / (2 * setting.distance)}.get(grows)
-        value = getattr(setting, name) if value is None else value
         rows.append({"base": base, "grows": grows, "value": value} | about | found | {"bound": setting.bound})
     return rows
-
-
-def _one(setting: Setting, draws: int, seed: int) -> list[Row]:
-    return [agreement(setting, draws, seed)]
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
@@ -160,51 +142,36 @@ SLOPES = (
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("theory", __doc__, "10000 test samples for each of 15 values of a curve: about half an hour")
-    chosen: Any = options.parse_args(arguments)
-    plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    cells = Cells(folder / "cells")
-    rows = measure(plan, cells)
-    costs = theory_costs.measure(cells, plan.repeats, plan.scale)
+    full = "10000 test samples for each of 15 values of a curve: about half an hour"
+    study = Study("theory", "Theory", __doc__, arguments, full)
+    plan = study.sized(Plan(), QUICK, FULL)
+    rows = measure(plan, study.cells)
+    costs = theory_costs.measure(study.cells, plan.repeats, plan.scale)
     slopes = theory_costs.slopes(costs)
-    write_csv(folder / "agreement.csv", rows)
-    write_csv(folder / "costs.csv", costs)
-    write_csv(folder / "slopes.csv", slopes)
-    _draw(rows, folder / "agreement.png")
-    paper_plots.costs(costs, folder / "costs.png")
-    parts = [
-        "## Theorem 2: agreement with kNN",
-        f"d = {N_FEATURES}, k = {K}, seed {plan.seed}. "
-        + " ".join(
-            f'Base setting "{name}": m = {base.m}, rho = {base.rho}, s = {base.s}, n = {K * base.clusters}, distance '
-            f"{base.distance:g}."
-            for name, base in BASES.items()
-        ),
-        "![agreement](agreement.png)",
-        remarks(rows),
-        markdown_table(table(rows)),
-        "## Lemmas 1, 2 and 5: time, memory, bytes",
-        markdown_table(slopes),
-        "![costs](costs.png)",
-        SLOPES,
-    ]
-    write_summary(folder, "Theory", "theory", arguments, time.perf_counter() - start, parts)
+    for name, written in {"agreement": rows, "costs": costs, "slopes": slopes}.items():
+        study.write(name, written)
+    bases = " ".join(
+        f'Base setting "{name}": m = {base.m}, rho = {base.rho}, s = {base.s}, n = {K * base.clusters}, distance '
+        f"{base.distance:g}."
+        for name, base in BASES.items()
+    )
+    figures = _draw(rows, study.folder / "agreement.png"), theory_costs.draw(costs, study.folder / "costs.png")
+    agreed = ["## Theorem 2: agreement with kNN", f"d = {N_FEATURES}, k = {K}, seed {plan.seed}. {bases}", figures[0]]
+    agreed += [remarks(rows), markdown_table(table(rows))]
+    study.finish([*agreed, "## Lemmas 1, 2 and 5: time, memory, bytes", markdown_table(slopes), figures[1], SLOPES])
     print("\n" + markdown_table(slopes))
 
 
-def _draw(rows: Sequence[Row], path: Path) -> None:
+def _draw(rows: Sequence[Row], path: Path) -> str:
     labels = {"m": "m", "rho": "rho", "n": "training points n", "margin": "margin / (2 x neighbours' distance)"}
     panels = []
     for base in BASES:
         for name, label in labels.items():
-            mine = [row for row in rows if (row["base"], row["grows"]) == (base, name)]
-            mine.sort(key=lambda row: row["value"])
-            lines = {
-                "FlyNN, gamma = 0": [(row["value"], row["agreement"]) for row in mine],
-                "FlyNN, gamma = 0.5": [(row["value"], row["agreement, gamma=0.5"]) for row in mine],
-                "Theorem 2: at least": [(row["value"], row["bound"]) for row in mine],
-            }
-            panels.append((base, label, lines))
-    paper_plots.agreement(panels, path)
+            mine = sorted(chosen(rows, base=base, grows=name), key=lambda row: row["value"])
+            x = [row["value"] for row in mine]
+            shown = {"agreement": "FlyNN, gamma = 0", "agreement, gamma=0.5": "FlyNN, gamma = 0.5"}
+            lines = [Line(label, x, [row[key] for row in mine]) for key, label in shown.items()]
+            lines.append(Line("Theorem 2: at least", x, [row["bound"] for row in mine], look={"color": "black"}))
+            axes = {"xlabel": label, "ylabel": "share of test points", "ylim": (-0.04, 1.06), "xscale": "log2"}
+            panels.append(Panel(base, lines, axes, [("by chance", 0.5)]))
+    return plots.lines(panels, path, (3.6, 3.2), 4, "Agreement of FlyNN with 3-NN")

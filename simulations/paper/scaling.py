@@ -18,7 +18,6 @@ what is not there. Time hardly depends on the values.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,20 +30,12 @@ import numpy.typing as npt
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import Answer
 from flwr_flynn.hashing.flyhash import flynn_hash
-from simulations import paper_plots
+from simulations import plots
 from simulations.bench import SHAPES, Shape, points
-from simulations.results import (
-    FEDERATED,
-    Cells,
-    Row,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    write_csv,
-    write_summary,
-)
-from simulations.runner import Tree, run
+from simulations.plots import Line, Panel
+from simulations.results import Row, chosen, markdown_table
+from simulations.runner import Federation, run
+from simulations.study import FEDERATED, SETS, Cells, Option, Study, at_least, code_digest, n_cores
 from simulations.workers import Workers, workers
 
 Array = npt.NDArray[Any]
@@ -52,8 +43,7 @@ Array = npt.NDArray[Any]
 PARTIES = (1, 2, 4, 8, 16)
 PATH, WALL = "critical path", "wall"
 _STAND_INS = 2000  # different samples of a stand-in; more are repetitions of these
-_CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.nodes", "simulations.bench")
-_VERSION = 2  # raise it when the content of a cell changes
+_CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.bench", "simulations.paper.scaling")
 
 SIZES = {
     "Digits": 1797,
@@ -129,13 +119,13 @@ def parties(X: Array, y: Array, tau: int) -> list[LoneParty]:
     return [party(i) for i in range(tau)]
 
 
-def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Tree:
+def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Federation:
     """Train a federation."""
     classes = list(range(shape.n_classes))
     return run(asked, where, spec=shape.spec, classes=classes, rule="novelty", decay=0.5, show_progress=False)
 
 
-def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tuple[float, Tree]:
+def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tuple[float, Federation]:
     """Train; wall time on workers, else the seconds of the critical path: the slowest party and the server."""
     start = time.process_time()
     done = federation(shape, asked, where)
@@ -155,38 +145,22 @@ def measure(
     """A row for each number of parties and way of measuring."""
     X, y, source = data(shape, folder, plan)
     federation(shape, parties(X[:64], y[:64], 1), "process")  # compiled now
-    rows = []
+    rows: list[Row] = []
     for what, where in ((PATH, "process"), (WALL, on_ray)):
-        if where is None:
-            continue
-        for tau in PARTIES:
+        for tau in PARTIES if where is not None else ():
 
-            def work(where: str | Workers = where, tau: int = tau) -> list[Row]:
-                times, digests = [], set()
-                for _ in range(plan.repetitions):
-                    seconds, done = timed(shape, parties(X, y, tau), where)
-                    times.append(seconds)
-                    digests.add(done.model.counts_.sha256())
-                (digest,) = digests  # of all repetitions the same
-                return [
-                    {"seconds": times, "sha256": digest}
-                    | {"bytes up": done.traffic.up, "bytes down": done.traffic.down}
-                ]
+            def work(where: str | Workers = where or "", tau: int = tau) -> Row:
+                done = [timed(shape, parties(X, y, tau), where) for _ in range(plan.repetitions)]
+                (digest,) = {federation.model.counts_.sha256() for _, federation in done}  # of all the same
+                times, traffic = [seconds for seconds, _ in done], done[-1][1].traffic
+                figures = {"seconds": min(times), "sd": float(np.std(times)), "repetitions": len(times)}
+                return figures | {"sha256": digest, "bytes up": traffic.up, "bytes down": traffic.down}
 
-            key = {
-                "set": shape.name,
-                "job": f"{what} {tau}",
-                "n": len(X),
-                "source": source,
-                "code": _CODE,
-                "version": _VERSION,
-            }
-            key |= {"repetitions": plan.repetitions, "cores": cores if what == WALL else 1}
-            found = cells.finish(key, work)[0]
-            times = found.pop("seconds")
-            row: Row = {"set": shape.name, "data": source, "n": len(X), "measured": what, "cores": key["cores"]}
-            row |= {"parties": tau, "seconds": min(times), "sd": float(np.std(times))}
-            rows.append(row | {"repetitions": len(times), "seed": shape.spec.seed} | found)
+            used = cores if what == WALL else 1
+            inputs = (len(X), source, plan.repetitions, used, _CODE)
+            found = cells.finish(f"{shape.name}: {what} {tau}", inputs, work)
+            row: Row = {"set": shape.name, "data": source, "n": len(X), "measured": what, "cores": used}
+            rows.append(row | {"parties": tau, "seed": shape.spec.seed} | found)
     return rows
 
 
@@ -194,7 +168,7 @@ def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float
     """Speed-ups over one party, by data set and number of parties."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for name in dict.fromkeys(row["set"] for row in rows):
-        times = {row["parties"]: row["seconds"] for row in rows if (row["set"], row["measured"]) == (name, what)}
+        times = {row["parties"]: row["seconds"] for row in chosen(rows, set=name, measured=what)}
         if times:
             lines[name] = [(tau, times[1] / seconds) for tau, seconds in times.items()]
     return lines
@@ -215,7 +189,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
         cells = {f"tau={tau}": f"{t:.2f} s ({times[0] / t:.2f})" for tau, t in zip(PARTIES, times, strict=True)}
         lines.append({"set": name, "points": SIZES[name], "measured": "the paper, 16 cores"} | cells)
         for what in (PATH, WALL):
-            mine = {row["parties"]: row for row in rows if (row["set"], row["measured"]) == (name, what)}
+            mine = {row["parties"]: row for row in chosen(rows, set=name, measured=what)}
             if mine:
                 one = mine[1]["seconds"]
                 cells = {f"tau={t}": f"{row['seconds']:.2f} s ({one / row['seconds']:.2f})" for t, row in mine.items()}
@@ -246,43 +220,35 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("scaling", __doc__, "all samples of each set, 10 repetitions: about two hours on two cores")
-    options.add_argument(
-        "--sets", default="", help="names of data sets, separated by commas (default: the first four, quick: three)"
-    )
-    options.add_argument("--examples", type=int, help="samples of each set, 0 for all (default: 20000, quick: 1000)")
-    options.add_argument("--no-wall", action="store_true", help="the critical path alone, without Ray")
-    chosen: Any = options.parse_args(arguments)
-    plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
-    if chosen.examples is not None:
-        plan = replace(plan, examples=chosen.examples)
-    wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(SIZES)[: plan.sets]
-    if plan.examples < 0 or not set(wanted) <= set(SIZES):
-        options.error(
-            f"expected --examples of at least 0 and --sets among {', '.join(SIZES)}, "
-            f"got {plan.examples} and {chosen.sets}"
-        )
-    if chosen.data is not None and not chosen.data.is_dir():
-        options.error(f"--data: expected a folder, got {chosen.data}")
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    cells = Cells(folder / "cells")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    shapes = [shape for shape in SHAPES if shape.name in wanted]
-    rows: list[Row] = []
-    with workers("process" if chosen.no_wall else "ray", n_cpus=cores) as place:
-        if not chosen.no_wall:  # workers start, and compile what they run
-            X, y, _ = data(SHAPES[0], chosen.data, Plan(64, 1))
+    study = Study(
+        "scaling", "Figure 2 and its table: scaling", __doc__, arguments,
+        "all samples of each set, 10 repetitions: about two hours on two cores",
+        sets=SETS._replace(what="names of data sets, with commas between (default: the first four, quick: three)"),
+        examples=Option("samples of each set, 0 for all (default: 20000, quick: 1000)", at_least(0)),
+        no_wall=Option("the critical path alone, without Ray", bool),
+    )  # fmt: skip
+    plan, folder, no_wall = study.sized(Plan(), QUICK, FULL), study.chosen.data, study.chosen.no_wall
+    if study.chosen.examples is not None:
+        plan = replace(plan, examples=study.chosen.examples)
+    wanted = study.wanted(SIZES)[: None if study.chosen.sets else plan.sets]
+    cores, rows = n_cores(), list[Row]()
+    with workers("process" if no_wall else "ray", n_cpus=cores) as place:
+        if not no_wall:  # workers start, and compile what they run
+            X, y, _ = data(SHAPES[0], folder, Plan(64, 1))
             federation(SHAPES[0], parties(X, y, 2 * cores), place)
-        for shape in shapes:
-            rows += measure(shape, chosen.data, plan, cells, None if chosen.no_wall else place, cores)
-            write_csv(folder / "scaling.csv", rows)
-    panels = [("the paper, 16 cores", {name: line for name, line in printed().items() if name in wanted})]
-    panels.append(("ours, critical path (parties one by one)", speed_ups(rows, PATH)))
-    if not chosen.no_wall:
-        panels.append((f"ours, wall time on {cores} cores", speed_ups(rows, WALL)))
-    paper_plots.scaling(panels, folder / "scaling.png")
-    parts = [markdown_table(table(rows)), "![speed-up](scaling.png)", *remarks(rows, cores)]
-    seconds = time.perf_counter() - start
-    write_summary(folder, "Figure 2 and its table: scaling", "scaling", arguments, seconds, parts)
+        for shape in (shape for shape in SHAPES if shape.name in wanted):
+            rows += measure(shape, folder, plan, study.cells, None if no_wall else place, cores)
+            study.write("scaling", rows)
+    sources = {"the paper, 16 cores": {name: line for name, line in printed().items() if name in wanted}}
+    sources["ours, critical path (parties one by one)"] = speed_ups(rows, PATH)
+    if not no_wall:
+        sources[f"ours, wall time on {cores} cores"] = speed_ups(rows, WALL)
+    axes = {"xlabel": "parties", "ylabel": "times as fast as one party", "xscale": "log2", "yscale": "log2"}
+    linear = Line("linear", PARTIES, PARTIES, look={"color": "grey", "marker": None})
+    panels = [
+        Panel(title, [linear, *(Line(name, *zip(*line, strict=True)) for name, line in of.items())], axes)
+        for title, of in sources.items()
+    ]
+    figure = plots.lines(panels, study.folder / "scaling.png", (4.2, 4.0), legend=7)
+    study.finish([markdown_table(table(rows)), figure, *remarks(rows, cores)])
     print("\n" + markdown_table(table(rows)))

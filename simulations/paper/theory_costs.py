@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ import numpy.typing as npt
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.federated.codec import encode, write_tensors
 from flwr_flynn.model.scoring import ScoringRule, class_scores
-from simulations.results import FEDERATED, Cells, Row, code_digest
+from simulations import plots
+from simulations.plots import Line, Panel
+from simulations.results import Row, chosen
+from simulations.study import FEDERATED, Cells, code_digest
 
 Array = npt.NDArray[Any]
 
-_CODE = code_digest(*FEDERATED, "simulations.theory_costs")
+_CODE = code_digest(*FEDERATED, "simulations.paper.theory_costs")
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,8 @@ def measure(cells: Cells, repeats: int, scale: int) -> list[Row]:
     rows: list[Row] = []
     for name, sizes in sweeps(scale):
         wanted = [quantity for quantity, grows in LEMMAS if grows == name]
-        key = {"set": "costs", "job": f"{name} {getattr(sizes, name)}", "code": _CODE, "repeats": repeats}
-        found = cells.finish(key | asdict(sizes), partial(cost, sizes, wanted, repeats))
+        label, work = f"costs: {name} {getattr(sizes, name)}", partial(cost, sizes, wanted, repeats)
+        found = cells.finish(label, (sizes, repeats, _CODE), work)
         rows += [{"grows": name, "value": getattr(sizes, name)} | row | asdict(sizes) for row in found]
     return rows
 
@@ -125,12 +129,27 @@ def slopes(rows: Sequence[Row]) -> list[Row]:
     """Exponents: least squares in double logarithmic scale over the upper half of each range, and over the whole."""
     lines = []
     for (quantity, grows), lemma in LEMMAS.items():
-        mine = [row for row in rows if (row["quantity"], row["grows"]) == (quantity, grows)]
+        mine = chosen(rows, quantity=quantity, grows=grows)
         x, z = (np.log([row[name] for row in mine]) for name in ("value", "cost"))
-        upper = slice(len(x) // 2 - (len(x) < 4), None)
-        lines.append(
-            {"quantity": quantity, "grows": grows, "from": mine[0]["value"], "to": mine[-1]["value"], "paper": lemma}
-            | {"slope, upper half": f"{np.polyfit(x[upper], z[upper], 1)[0]:.2f}"}
-            | {"slope, all": f"{np.polyfit(x, z, 1)[0]:.2f}"}
-        )
+        line: Row = {"quantity": quantity, "grows": grows, "from": mine[0]["value"], "to": mine[-1]["value"]}
+        line["paper"] = lemma
+        for name, part in {"upper half": slice(len(x) // 2 - (len(x) < 4), None), "all": slice(None)}.items():
+            line[f"slope, {name}"] = f"{np.polyfit(x[part], z[part], 1)[0]:.2f}"
+        lines.append(line)
     return lines
+
+
+def draw(rows: Sequence[Row], path: Path) -> str:
+    """Costs relative to the first of each line, in double logarithmic scale, a panel for each quantity."""
+    panels = []
+    for quantity in dict.fromkeys(row["quantity"] for row in rows):
+        lines = []
+        for grows in dict.fromkeys(row["grows"] for row in chosen(rows, quantity=quantity)):
+            mine = chosen(rows, quantity=quantity, grows=grows)
+            x, y = ([row[name] / mine[0][name] for row in mine] for name in ("value", "cost"))
+            lines.append(Line(f"{grows} from {mine[0]['value']}", x, y))
+        top = max(x for line in lines for x in line.x)
+        lines.append(Line("slope 1", (1, top), (1, top), look={"color": "grey", "marker": None}))
+        axes = {"xlabel": "times its first value", "ylabel": "times the first cost", "xscale": "log2", "yscale": "log2"}
+        panels.append(Panel(quantity, lines, axes))
+    return plots.lines(panels, path, (4.2, 3.6), legend=0)

@@ -10,20 +10,17 @@ those of `python -m simulations accuracy`.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from simulations import paper_plots
-from simulations.accuracy import make_problem, run
-from simulations.generated import binary, real
-from simulations.methods import FLYNN, KNN, KNN_AS_IS, ONE_NN_AS_IS, PAPER, Problem, Settings
-from simulations.results import Cells, Row, markdown_table, output_folder, parser, summarised, write_csv, write_summary
+from simulations import plots
+from simulations.baselines import KNN, KNN_AS_IS, ONE_NN_AS_IS, Settings
+from simulations.data import DataSet, binary, folded, real
+from simulations.methods import FLYNN, PAPER, run
+from simulations.results import Row, chosen, markdown_table, summarised
+from simulations.study import JOBS, Cells, Option, Study, at_least
 
 SHOWN = {
     PAPER: "FlyNN (paper)", FLYNN: "FlyNN, defaults", ONE_NN_AS_IS: "1-NN", "SBFC": "SBFC", "LR, one epoch": "LR",
@@ -33,7 +30,7 @@ SHOWN = {
 
 _PRINTED = (ONE_NN_AS_IS, "SBFC", PAPER)  # the order of `Case.printed`
 
-JOBS = (KNN, KNN_AS_IS, "SBFC", "LR", "MLP", FLYNN, PAPER)
+METHODS = (KNN, KNN_AS_IS, "SBFC", "LR", "MLP", FLYNN, PAPER)
 
 
 @dataclass(frozen=True)
@@ -62,13 +59,10 @@ class Case:
         space = f"R^{self.d}" if self.ones is None else f"bits, d={self.d}, ones={self.ones}"
         return f"{space}, n=1e{len(str(self.n)) - 1}"
 
-    def problem(self, number: int, settings: Settings) -> Problem:
+    def data_set(self, number: int, folds: int) -> DataSet:
         """Data set `number` of this line, with its folds."""
-        if self.ones is None:
-            X, y = real(self.n, self.d, seed=number)
-        else:
-            X, y = binary(self.n, self.d, self.ones, seed=number)
-        return make_problem(f"{self.name} #{number}", X, y, settings, 0)
+        made = real(self.n, self.d, number) if self.ones is None else binary(self.n, self.d, self.ones, number)
+        return folded(f"{self.name} #{number}", *made, folds=folds, seed=number)
 
 
 _NONE = (float("nan"), float("nan"))
@@ -107,12 +101,11 @@ def measure(plan: Plan, cells: Cells, workers: int) -> list[Row]:
     for number in range(max(plan.sets, plan.large_sets)):
         settings = replace(plan.settings, seed=number)
         cases = [case for case in CASES if number < (plan.sets if case.n <= 1000 else plan.large_sets)]
-        problems = {case.name: case.problem(number, settings) for case in cases}
-        print(f"data sets #{number}", file=sys.stderr, flush=True)
-        measured = run([(problem, job) for problem in problems.values() for job in JOBS], settings, cells, workers)
-        done = summarised([row for job in JOBS for row in measured[job]], seed=number)
+        sets = {case.name: case.data_set(number, settings.folds) for case in cases}
+        todo = [(data, job) for data in sets.values() for job in METHODS]
+        done = summarised(run(todo, settings, cells, workers), seed=number)
         for case in cases:
-            mine = {row["method"]: row for row in done if row["set"] == problems[case.name].name}
+            mine = {row["method"]: row for row in chosen(done, set=sets[case.name].name)}
             for name in (KNN_AS_IS, KNN, *SHOWN):
                 beside = {
                     column: 1 - mine[name]["mean"] / mine[knn]["mean"]
@@ -126,12 +119,12 @@ def table(rows: Sequence[Row]) -> list[Row]:
     """The paper's lines beside ours: mean and standard deviation of normalised accuracy over the data sets."""
     lines = []
     for case in CASES:
-        mine = [row for row in rows if row["case"] == case.name]
+        mine = chosen(rows, case=case.name)
         if not mine:
             continue
         line: Row = {"table": case.tables, "data": case.name, "sets": sum(row["method"] == KNN for row in mine)}
         for name, label in ((KNN_AS_IS, "kNN's accuracy"), (KNN, "that of the best kNN")):
-            line[label] = f"{np.mean([row['mean'] for row in mine if row['method'] == name]):.3f}"
+            line[label] = f"{np.mean([row['mean'] for row in chosen(mine, method=name)]):.3f}"
         for name, label in SHOWN.items():
             if name in _PRINTED:
                 printed = case.printed[_PRINTED.index(name)]
@@ -144,7 +137,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def _spread(rows: Sequence[Row], method: str, column: str) -> str:
-    values = np.array([row[column] for row in rows if row["method"] == method])
+    values = np.array([row[column] for row in chosen(rows, method=method)])
     return f"{values.mean():+.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 
@@ -172,39 +165,26 @@ def remarks(plan: Plan) -> list[str]:
     ]
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Bars of normalised accuracy with the spread over data sets, and the paper's figures as diamonds."""
-    panels = []
-    for case in CASES:
-        mine = [row for row in rows if row["case"] == case.name]
-        printed = dict(zip(_PRINTED, case.printed, strict=True))
-        bars = [
-            (label, np.array([row["normalised"] for row in mine if row["method"] == name]), printed.get(name, _NONE))
-            for name, label in SHOWN.items()
-        ]
-        if mine:
-            panels.append((case.name, bars))
-    paper_plots.bars(panels, path)
-
-
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("synthetic", __doc__, "30 data sets a line, 60 configurations, m up to 2048 d: hours")
-    options.add_argument("--sets", type=int, help="data sets a line (default: 3, n = 1e4: 1; quick: 1 and 0; full: 30)")
-    options.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
-    chosen: Any = options.parse_args(arguments)
-    plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
-    if chosen.sets is not None:
-        plan = replace(plan, sets=chosen.sets, large_sets=min(plan.large_sets, chosen.sets))
-    if plan.sets < 1 or chosen.jobs < 1:
-        options.error("expected --sets of at least 1, --jobs of at least 1")
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    rows = measure(plan, Cells(folder / "cells"), chosen.jobs)
+    what = "data sets a line (default: 3, n = 1e4: 1; quick: 1 and 0; full: 30)"
+    study = Study(
+        "synthetic", "Tables 1 and 6: synthetic data", __doc__, arguments,
+        "30 data sets a line, 60 configurations, m up to 2048 d: hours", sets=Option(what, at_least(1)), jobs=JOBS,
+    )  # fmt: skip
+    plan = study.sized(Plan(), QUICK, FULL)
+    if (n := study.chosen.sets) is not None:
+        plan = replace(plan, sets=n, large_sets=min(plan.large_sets, n))
+    rows = measure(plan, study.cells, study.chosen.jobs)
     lines = table(rows)
-    write_csv(folder / "synthetic.csv", rows)
-    draw(rows, folder / "synthetic.png")
-    parts = [markdown_table(lines), "![normalised accuracy](synthetic.png)", *remarks(plan)]
-    seconds = time.perf_counter() - start
-    write_summary(folder, "Tables 1 and 6: synthetic data", "synthetic", arguments, seconds, parts)
+    study.write("synthetic", rows)
+    panels, printed = [], {}
+    for case in (case for case in CASES if chosen(rows, case=case.name)):
+        mine = chosen(rows, case=case.name)
+        bars = {label: [row["normalised"] for row in chosen(mine, method=name)] for name, label in SHOWN.items()}
+        panels.append((case.name, bars))
+        figures = zip(_PRINTED, case.printed, strict=True)
+        printed |= {(case.name, SHOWN[name]): pair for name, pair in figures if not np.isnan(pair[0])}
+    figure = plots.bars(panels, study.folder / "synthetic.png", "1 - a / a(kNN)", printed)
+    study.finish([markdown_table(lines), figure, *remarks(plan)])
     print("\n" + markdown_table(lines))

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from operator import add
@@ -32,16 +31,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from flwr_flynn.errors import DataError
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.mechanism import SeededNoise
-from simulations import privacy_plots as plots
+from simulations import plots
 from simulations.baselines import balanced_accuracy
-from simulations.paper_privacy import PaperTopT
-from simulations.privacy_settings import (
+from simulations.paper.privacy_settings import (
     DELTA,
     PAPER_DECAY,
     PARTIES,
@@ -51,23 +48,12 @@ from simulations.privacy_settings import (
     Plan,
     Task,
     label,
-    mnist,
     readers,
 )
-from simulations.results import (
-    MODEL,
-    Cells,
-    Row,
-    about,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-from simulations.scattering import scattered
+from simulations.paper.top_t import PaperTopT
+from simulations.plots import Line, Panel
+from simulations.results import Row, chosen, markdown_table
+from simulations.study import MODEL, Cells, Option, Study, at_least, code_digest, names
 
 PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
 GAUSSIAN, LAPLACE, ROUNDS = "Gaussian", "Laplace", "Gaussian, 24 rounds"
@@ -81,10 +67,7 @@ sets and draws of the noise are not the same. Its epsilon is divided among the p
 them: "gives away" in the CSV is what a release really costs."""
 
 _ONCE = "Noise as parties draw it, by OpenDP, at one point of each figure:"
-_VERSION = 1  # raise it when the content of a cell changes
-_CODE = code_digest(
-    *MODEL, "flwr_flynn.privacy", "simulations.privacy_settings", "simulations.baselines", "simulations.paper_privacy"
-)
+_CODE = code_digest(*MODEL, "flwr_flynn.privacy", "simulations.paper", "simulations.baselines")
 
 
 @lru_cache(maxsize=1)
@@ -213,45 +196,28 @@ def measure(task: Task, plan: Plan, cells: Cells) -> list[Row]:
     """
     rows: list[Row] = []
     for setting, name, spec, epsilon in jobs(task, plan):
-        about: Row = {"noise": plan.noise, "seed": plan.seed, "repetitions": plan.repetitions}
-        about |= {"released": plan.released} if name == PAPER else {}
-        key = {
-            "set": setting, "job": f"{name} {epsilon:g}", "data": task.digest, "code": _CODE, "version": _VERSION,
-            "spec": spec.to_dict(), "plan": about if epsilon else {},
-        }  # fmt: skip
         work = partial(exact, task, spec, paper=setting != task.name)
         if name == ROUNDS:
             work = partial(refined, task, spec, epsilon, plan)
         elif epsilon:
             work = partial(private, name.removesuffix(OLD_HASH), task, spec, epsilon, plan)
-        found = cells.finish(key, work)
+        drawn = (plan.noise, plan.seed, plan.repetitions, plan.released if name == PAPER else ()) if epsilon else ()
+        found = cells.finish(f"{setting}: {name} {epsilon:g}", (task.digest, spec.to_dict(), drawn, _CODE), work)
         sizes = {"m": spec.hash_dim, "s": spec.row_nnz, "rho": spec.hash_nnz}
-        rows += [_row(setting, task, name, epsilon, row) | sizes for row in found]
+        for row in found:
+            scores = np.array(row["scores"])
+            figures = {"mean": float(scores.mean()), "sd": float(scores.std(ddof=1)) if len(scores) > 1 else 0.0}
+            about = {"setting": setting, "n": len(task.X), "mechanism": name, "epsilon": epsilon, "T": row["T"] or ""}
+            rows.append(about | figures | {"repetitions": len(scores), "gives away": row["gives away"]} | sizes)
     return rows + best(rows)
-
-
-def _row(setting: str, task: Task, mechanism: str, epsilon: float, row: Row) -> Row:
-    scores = np.array(row["scores"])
-    return {
-        "setting": setting,
-        "n": len(task.X),
-        "mechanism": mechanism,
-        "epsilon": epsilon,
-        "T": row["T"] or "",
-        "mean": float(scores.mean()),
-        "sd": float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,
-        "repetitions": len(scores),
-        "gives away": row["gives away"],
-    }
 
 
 def best(rows: Sequence[Row]) -> list[Row]:
     """Rows of the paper's mechanism for the T with the best mean on the test set, for each setting and epsilon."""
-    groups: dict[tuple[str, float], list[Row]] = {}
-    for row in rows:
-        if row["mechanism"] == PAPER:
-            groups.setdefault((row["setting"], row["epsilon"]), []).append(row)
-    return [max(group, key=lambda row: row["mean"]) | {"mechanism": BEST} for group in groups.values()]
+    mine = chosen(rows, mechanism=PAPER)
+    pairs = dict.fromkeys((row["setting"], row["epsilon"]) for row in mine)
+    groups = [chosen(mine, setting=setting, epsilon=epsilon) for setting, epsilon in pairs]
+    return [max(group, key=lambda row: row["mean"]) | {"mechanism": BEST} for group in groups]
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
@@ -262,10 +228,10 @@ def table(rows: Sequence[Row]) -> list[Row]:
             figures = READ_OFF[setting]
             shown = {f"{e:g}": f"{figures[e]:.3f}" for e in SHOWN}
             lines.append({"setting": setting, "mechanism": "paper, read off"} | shown | {NONE: f"{figures[None]:.3f}"})
-        mine = [row for row in rows if row["setting"] == setting]
-        plain = next(f"{row['mean']:.3f}" for row in mine if row["mechanism"] == NONE)
+        mine = chosen(rows, setting=setting)
+        plain = f"{chosen(mine, mechanism=NONE)[0]['mean']:.3f}"
         for name in (BEST, ROUNDS, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH):
-            means = {row["epsilon"]: f"{row['mean']:.3f} ± {row['sd']:.3f}" for row in mine if row["mechanism"] == name}
+            means = {row["epsilon"]: f"{row['mean']:.3f} ± {row['sd']:.3f}" for row in chosen(mine, mechanism=name)}
             if means:
                 shown = {f"{e:g}": means.get(e, "") for e in SHOWN}
                 # Without noise: the paper's hash with the paper's scoring rule, else ours with ours.
@@ -288,69 +254,72 @@ def as_parties_draw(rows: Sequence[Row], drawn: Sequence[Row]) -> list[Row]:
     ]
 
 
-def scattered_readers(folder: Path | None) -> dict[str, Callable[[], Task]]:
-    """Readers of images behind their scattering coefficients, which are public: no hash of the paper's for these."""
+def _line(name: str, along: str, rows: Sequence[Row]) -> Line:
+    rows = sorted(rows, key=lambda row: row[along] or 0)
+    return Line(name, *([row[key] for row in rows] for key in (along, "mean", "sd")))
 
-    def read(path: Path, name: str) -> Task:
-        raw = mnist(path, tuple(range(10)))
-        X, X_test = (scattered(images, (28, 28)) for images in (raw.X, raw.X_test))
-        return Task(name, X, raw.y, X_test, raw.y_test, ())
 
-    names = {"mnist": "MNIST, scattering", "fashion_mnist": "Fashion, scattering"}
-    paths = {stem: (folder or Path()) / f"{stem}.npz" for stem in names}
-    return {f"{stem}-scattering": partial(read, path, names[stem]) for stem, path in paths.items() if path.exists()}
+def _panels(rows: Sequence[Row], setting: str) -> tuple[Panel, Panel]:
+    """Accuracy of the paper's mechanism against T, a line for each epsilon; that of all against epsilon."""
+    mine, ours = chosen(rows, setting=setting), chosen(rows, setting=setting.split(",")[0])
+    of_paper = chosen(mine, mechanism=PAPER)
+    by_t = [
+        _line(f"epsilon {epsilon:g}", "T", chosen(of_paper, epsilon=epsilon))
+        for epsilon in sorted({row["epsilon"] for row in of_paper})
+    ]
+    names = (BEST, ROUNDS, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH)
+    by_epsilon = [_line(name, "epsilon", chosen([*mine, *ours], mechanism=name)) for name in names]
+    read = [(epsilon, value) for epsilon, value in READ_OFF.get(setting, {}).items() if epsilon is not None]
+    if read:
+        x, y = zip(*read, strict=True)
+        by_epsilon.append(Line("paper, read off its figure", x, y, look={"linestyle": "none", "marker": "x"}))
+    plain = [("non-private, the paper's hash and scoring rule", chosen(mine, mechanism=NONE)[0]["mean"])]
+    plain += [("non-private, ours", row["mean"]) for row in chosen(ours, mechanism=NONE)]
+    axes = {"ylabel": "balanced accuracy"}
+    first = Panel(setting, by_t, axes | {"xlabel": "T, entries released by each party"}, plain[:1])
+    return first, Panel(setting, [line for line in by_epsilon if line.x], axes | {"xlabel": "epsilon"}, plain)
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[str]:
+    """The paper's Figures 3, 7, 8 and 9, and one like it for all ten digits, as far as there are data for them."""
+    panels = {row["setting"]: _panels(rows, row["setting"]) for row in chosen(rows, mechanism=PAPER)}
+    made, figures = [name for name in panels if name.startswith("synthetic")], []
+    for number, kind in ((7, 0), (8, 1)):
+        if made:
+            path = folder / f"figure{number}.png"
+            figures.append(plots.lines([panels[name][kind] for name in made], path, (3.4, 3.1), 4))
+    pairs = [("figure3", "synthetic n=1e5, m=300, rho=30")]
+    pairs += [("figure9" if "3 v 8" in name else "mnist10", name) for name in panels if name.startswith("MNIST")]
+    for name, setting in pairs:
+        if setting in panels:
+            figures.append(plots.lines(panels[setting], folder / f"{name}.png", (4.6, 4.2), legend=0))
+    return figures
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("privacy", __doc__)
-    options.add_argument("--noise", choices=("simulated", "opendp"), default="simulated", help="default: simulated")
-    names = "synthetic-1e4, synthetic-1e5, mnist-3v8, mnist, mnist-scattering, fashion_mnist-scattering"
-    options.add_argument("--sets", default="", help=f"{names}; default: all")
-    options.add_argument("--repetitions", type=int, help="draws of the noise (default: 10, quick: 3)")
-    chosen = options.parse_args(arguments)
-    plan = replace(QUICK if chosen.quick else Plan(), noise=chosen.noise)
-    if chosen.repetitions is not None:
-        plan = replace(plan, repetitions=chosen.repetitions)
-    if plan.repetitions < 1:
-        options.error(f"--repetitions: expected at least 1, got {plan.repetitions}")
-    known = readers(chosen.data, chosen.quick) | ({} if chosen.quick else scattered_readers(chosen.data))
-    wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(known)
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        options.error(f"--sets: expected some of {', '.join(known)}, got {', '.join(unknown)}")
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    cells = Cells(folder / "cells")
-    rows: list[Row] = []
-    drawn_rows: list[Row] = []
+    known = "synthetic-1e4, synthetic-1e5, mnist-3v8, mnist, mnist-scattering, fashion_mnist-scattering"
+    study = Study(
+        "privacy", "Privacy: Figures 3, 7, 8 and 9", __doc__, arguments,
+        noise=Option("default: simulated", str, "simulated", ("simulated", "opendp")),
+        sets=Option(f"{known}; default: all", names, ()),
+        repetitions=Option("draws of the noise (default: 10, quick: 3)", at_least(1)),
+    )  # fmt: skip
+    plan = replace(study.sized(Plan(), QUICK), noise=study.chosen.noise)
+    plan = replace(plan, repetitions=study.chosen.repetitions or plan.repetitions)
     once = replace(plan, noise="opendp", epsilons=(1.0,), released=(50,), repetitions=1)
-    for name in dict.fromkeys(wanted):
-        try:
-            task = known[name]()
-        except DataError as error:
-            options.error(str(error))
-        rows += measure(task, plan, cells)
-        drawn_rows += measure(task, once, cells)
-    drawn = "from a seed: for simulations, no privacy" if plan.noise == "simulated" else "OpenDP's"
+    tasks, rows, drawn = readers(study.chosen.data, study.chosen.quick), list[Row](), list[Row]()
+    for name in study.wanted(tasks):
+        task = tasks[name]()
+        rows += measure(task, plan, study.cells)
+        drawn += measure(task, once, study.cells)
+    source = "from a seed: for simulations, no privacy" if plan.noise == "simulated" else "OpenDP's"
     what = (
-        f"balanced accuracy, {PARTIES} parties, mean ± sd of {plan.repetitions} draws of the noise ({drawn}), "
+        f"Balanced accuracy, {PARTIES} parties, mean ± sd of {plan.repetitions} draws of the noise ({source}), "
         f"by epsilon\n{GAUSSIAN}, with and without rounds: delta {DELTA:g}; others pure. Nothing but the paper's T is "
         "picked on test data."
     )
-    print(f"{what}\n\n{text_table(table(rows))}\n")
-    once_drawn = as_parties_draw(rows, drawn_rows)
-    print(f"{_ONCE}\n\n{text_table(once_drawn)}\n")
-    write_csv(folder / "privacy.csv", rows)
-    pictures = [f"![{name}]({name})" for name in plots.draw(rows, folder)]
-    parts = [
-        about(__doc__),
-        what[0].upper() + what[1:],
-        markdown_table(table(rows)),
-        *pictures,
-        _ONCE,
-        markdown_table(once_drawn),
-        _REMARKS,
-    ]
-    seconds = time.perf_counter() - start
-    write_summary(folder, "Privacy: Figures 3, 7, 8 and 9", "privacy", arguments, seconds, parts)
+    tables = markdown_table(table(rows)), markdown_table(as_parties_draw(rows, drawn))
+    print(what, tables[0], _ONCE, tables[1], sep="\n\n")
+    study.write("privacy", rows)
+    study.finish([study.about, what, tables[0], *draw(rows, study.folder), _ONCE, tables[1], _REMARKS])

@@ -6,17 +6,12 @@ OpenML is asked through scikit-learn, which keeps what it has downloaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from simulations.accuracy import SetError, bundled_sets, read_set
-
-Array = npt.NDArray[Any]
-Reader = Callable[[], tuple[Array, Array]]
+from flwr_flynn.errors import DataError
+from simulations.data import BUNDLED, Reader, files, load
 
 
 class PaperSet(NamedTuple):
@@ -73,24 +68,6 @@ def file_ids() -> dict[str, int]:
     return ids | _OTHER_FILES
 
 
-def fetched(openml_id: int) -> tuple[Array, Array]:
-    """A set from OpenML, or from the cache of scikit-learn.
-
-    Raises
-    ------
-    SetError
-        OpenML cannot be reached, or does not have such a set.
-    """
-    from sklearn.datasets import fetch_openml
-
-    try:
-        X, y = fetch_openml(data_id=openml_id, as_frame=False, parser="liac-arff", return_X_y=True, n_retries=1)
-    except (OSError, ValueError) as error:
-        text = f"OpenML {openml_id}: cannot be fetched ({str(error)[:200]})"
-        raise SetError(f"OpenML {openml_id}", "a set that can be fetched", type(error).__name__, text=text) from None
-    return np.asarray(X, np.float64), np.asarray(y).astype(str)
-
-
 def readers(folder: Path | None) -> tuple[dict[str, Reader], str]:
     """Readers of the sets, by name, and their source.
 
@@ -99,28 +76,13 @@ def readers(folder: Path | None) -> tuple[dict[str, Reader], str]:
     folder : Path or None
         Its files that hold sets of the paper, or all if none does. Without a folder OpenML is tried, and if that
         cannot be reached, the bundled sets are all there is.
-
-    Raises
-    ------
-    SetError
-        There is no such folder, or no .npz file in it.
     """
     if folder is not None:
-        if not folder.is_dir():
-            raise SetError(f"--data: expected a folder, got {folder}")
-        files = {path.stem: path for path in sorted(folder.glob("*.npz"))}
-        if not files:
-            raise SetError(f"--data: expected .npz files, got none in {folder}")
-        known = file_ids()
-        kept = {stem: path for stem, path in files.items() if stem in known} or files
-        return {stem: _reader(read_set, path) for stem, path in kept.items()}, "files"
+        there, known = files(folder), file_ids()
+        return {stem: reader for stem, reader in there.items() if stem in known} or there, "files"
     try:
-        fetched(PAPER_SETS[0].openml_id)
-    except SetError as error:
+        load(f"openml:{PAPER_SETS[0].openml_id}")
+    except DataError as error:
         print(f"{error}: bundled sets instead, none of which is the paper's; --data gives others", file=sys.stderr)
-        return dict(bundled_sets()), "bundled"
-    return {f"{one.name} ({one.openml_id})": _reader(fetched, one.openml_id) for one in PAPER_SETS}, "OpenML"
-
-
-def _reader(read: Callable[[Any], tuple[Array, Array]], what: Any) -> Reader:
-    return lambda: read(what)
+        return BUNDLED, "bundled"
+    return {f"{one.name} ({one.openml_id})": partial(load, f"openml:{one.openml_id}") for one in PAPER_SETS}, "OpenML"

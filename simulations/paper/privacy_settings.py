@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import joblib
 import numpy as np
@@ -17,8 +16,10 @@ import numpy.typing as npt
 from flwr_flynn import HashSpec
 from flwr_flynn.errors import DataError
 from flwr_flynn.privacy import suggest_spec
+from simulations.data import load
+from simulations.scattering import scattered
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.generic]
 
 PARTIES = 2
 DELTA = 1e-5  # of `GaussianCounts`; all others promise pure epsilon
@@ -126,43 +127,43 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
     Raises
     ------
     DataError
-        Not an .npz file with X, y, X_test and y_test that fit together.
+        Not an .npz file with these digits in X, y, X_test and y_test.
     """
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = [file[name] for name in ("X", "y", "X_test", "y_test")]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path.name}: expected an .npz with X, y, X_test and y_test ({str(error)[:200]})") from None
-    parts: list[Array] = []
-    for X, labels in (arrays[:2], arrays[2:]):
-        if X.ndim != 2 or X.dtype.kind not in "biuf" or labels.shape != (len(X),):
-            raise DataError(f"{path.name}: expected tables of numbers, and a label for each row")
-        codes = labels.astype(np.int64)
-        kept = np.isin(codes, digits)
-        parts += [X[kept], np.searchsorted(digits, codes[kept])]
-    X, y, X_test, y_test = parts
-    if X.shape[1] != X_test.shape[1] or len(np.unique(y)) < len(digits) or not len(X_test):
-        expected = f"samples of the digits {digits} with the same number of features"
-        raise DataError(path.name, expected, "others", text=f"{path.name}: expected {expected}")
-    d = X.shape[1]
+    X, y, n_test = load(path)
+    kept, is_test = np.isin(y, digits), np.arange(len(y)) >= len(y) - n_test
+    if not (kept & is_test).any() or len(np.unique(y[kept & ~is_test])) < len(digits):
+        raise DataError(path.name, f"training and test samples of the digits {digits}", "others")
+    codes, d = np.searchsorted(digits, y), X.shape[1]
     name = "MNIST 10 classes" if len(digits) == 10 else f"MNIST {' v '.join(map(str, digits))}"
+    parts = (array[kept & side] for side in (~is_test, is_test) for array in (X, codes))
     # m = 30 d, s = .00625 d, rho = .1 m.
-    return Task(name, X, y, X_test, y_test, ((30 * d, max(round(0.00625 * d), 1), 3 * d),))
+    return Task(name, *parts, ((30 * d, max(round(0.00625 * d), 1), 3 * d),))
+
+
+def behind_scattering(path: Path, name: str) -> Task:
+    """Images behind their scattering coefficients, which are public: no hash of the paper's for these."""
+    raw = mnist(path, tuple(range(10)))
+    X, X_test = (scattered(images, (28, 28)) for images in (raw.X, raw.X_test))
+    return Task(name, X, raw.y, X_test, raw.y_test, ())
 
 
 def readers(folder: Path | None, quick: bool) -> dict[str, Callable[[], Task]]:
     """Readers of the data sets, by the name on the command line."""
-    found: dict[str, Callable[[], Task]] = {"synthetic-1e4": lambda: synthetic(10**4)}
-    if not quick:
-        found["synthetic-1e5"] = lambda: synthetic(10**5)
-    path = (folder or Path()) / "mnist.npz"
-    if folder is None or not path.exists():
+    path, fashion = ((folder or Path()) / f"{name}.npz" for name in ("mnist", "fashion_mnist"))
+    has_mnist, has_fashion = (folder is not None and file.exists() for file in (path, fashion))
+    if not has_mnist:
         print("MNIST is left out: there is no mnist.npz in a folder --data", file=sys.stderr)
-        return found
-    found["mnist-3v8"] = lambda: mnist(path, (3, 8))
-    if not quick:
-        found["mnist"] = lambda: mnist(path, tuple(range(10)))
-    return found
+    found = {
+        "synthetic-1e4": (True, partial(synthetic, 10**4)),
+        "synthetic-1e5": (not quick, partial(synthetic, 10**5)),
+        "mnist-3v8": (has_mnist, partial(mnist, path, (3, 8))),
+        "mnist": (has_mnist and not quick, partial(mnist, path, tuple(range(10)))),
+        "mnist-scattering": (has_mnist and not quick, partial(behind_scattering, path, "MNIST, scattering")),
+        "fashion_mnist-scattering": (
+            has_fashion and not quick, partial(behind_scattering, fashion, "Fashion, scattering"),
+        ),
+    }  # fmt: skip
+    return {name: reader for name, (is_there, reader) in found.items() if is_there}
 
 
 def label(task: Task, spec: HashSpec) -> str:

@@ -17,15 +17,14 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule, class_scores
-from simulations.baselines import balanced_accuracy, blocks_of
+from simulations.baselines import balanced_accuracy
+from simulations.data import DataSet
 
 Array = npt.NDArray[Any]
 
 
 def cross_validated(
-    X: Array,
-    y: Array,
-    fold: Array,
+    data: DataSet,
     spec: HashSpec,
     decays: Sequence[float],
     score: Callable[[Array, Array, int], Any] = balanced_accuracy,
@@ -34,11 +33,7 @@ def cross_validated(
 
     Parameters
     ----------
-    X : (n, d) array
-    y : (n,) int array
-        Class numbers, 0 to L - 1.
-    fold : (n,) int array
-        The fold in which each sample is held out.
+    data : DataSet
     spec : HashSpec
     decays : sequence of D float
     score : callable
@@ -48,12 +43,12 @@ def cross_validated(
     -------
     (D, folds) float64 array
     """
-    n_classes = int(y.max()) + 1
+    y, n_classes = data.y, data.n_classes
     hasher = FlyHash(spec)
-    active = hasher.active(X)
+    active = hasher.active(data.X)
     whole = ClassCounts.from_active(hasher, active, y, n_classes)
     scores: list[list[float]] = [[] for _ in decays]
-    for _, test in blocks_of(fold):
+    for _, test in data.splits:
         counts = whole - ClassCounts.from_active(hasher, active[test], y[test], n_classes)
         for mine, decay in zip(scores, decays, strict=True):
             predicted = class_scores(counts, active[test], ScoringRule("novelty", decay)).argmax(axis=1)
