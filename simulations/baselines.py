@@ -109,7 +109,8 @@ def trained(
         scores.append(balanced_accuracy(data.y[test], predicted, data.n_classes))
         notes.append(note(classifier))
     fit, predict = map(list, zip(*times, strict=True))
-    return row_of(method, scores, time.perf_counter() - begin, {"folds": notes}, fit=fit, predict=predict)
+    detail = {"folds": notes} if any(notes) else {}
+    return row_of(method, scores, time.perf_counter() - begin, detail, fit=fit, predict=predict)
 
 
 # ---- nearest neighbours
@@ -132,11 +133,17 @@ def standardised(X: Array, train: Array) -> Array:
 
 
 def neighbour_labels(train: Array, y: Array, points: Array | None, k: int) -> Array:
-    """(p, k) labels of the nearest training samples, nearest first; without points, of each training sample's own."""
+    """(p, k) labels of the nearest training samples, nearest first; without points, of each training sample's own.
+
+    Of equally far ones among them the first in `train` comes first: squared distances are rounded to 2**-40 of the
+    largest squared length, so that they tie whatever the order in which a matrix product adds.
+    """
     from sklearn.neighbors import NearestNeighbors
 
-    found = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(train).kneighbors(points, return_distance=False)
-    labels: Array = y[found]
+    distances, found = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(train).kneighbors(points)
+    grain = 2.0**-39 * float((train**2).sum(axis=1).max()) or 1.0
+    order = np.lexsort((found, np.rint(distances**2 / grain)))
+    labels: Array = y[np.take_along_axis(found, order, axis=1)]
     return labels
 
 

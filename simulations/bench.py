@@ -1,4 +1,4 @@
-"""Speed of the hash, beside a lean SciPy implementation, torchhd, and the limit of the machine.
+"""Speed of the hash, beside a lean SciPy implementation, kNN, and the limit of the machine.
 
 One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine
 only ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment
@@ -6,7 +6,6 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
 262144 with 1024 ("256k"). Baselines:
 
 - lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.lean`);
-- torchhd, where it is installed: signs of random projections of the same dimension, added up per class, on one thread;
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
 - the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
   size of a block of samples, in the narrowest type that holds the sums.
@@ -14,8 +13,6 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,11 +26,10 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing import winner_kernels as kernels
 from flwr_flynn.hashing.batching import _transpose
-from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations import bench_default, plots
 from simulations.data import load
-from simulations.lean import best_in_turn, lean_count, lean_matrix, lean_rows, torchhd_count
+from simulations.lean import best_in_turn, lean_count, lean_matrix, lean_rows
 from simulations.results import Row, markdown_table
 from simulations.study import Study
 
@@ -141,11 +137,6 @@ def hashing(shape: Shape, options: Any) -> Row:
         "float32": lambda: hasher.count(X32, y, shape.n_classes),
         "all": lambda: hasher.count(X, y, shape.n_classes, n_jobs=everything),
     }
-    try:
-        torchhd = torchhd_count(spec.n_features, spec.hash_dim, shape.n_classes)
-        calls["torchhd"] = lambda: torchhd(X[:n_lean], y[:n_lean])
-    except ImportError:
-        pass
     seconds = best_in_turn(calls, 2 if options.quick else 5)
     rows = min(spec.hash_dim, 2000)
     drawn = best_in_turn(
@@ -157,40 +148,17 @@ def hashing(shape: Shape, options: Any) -> Row:
     row: Row = {"shape": shape.name, "data": source, "d": spec.n_features, "m": spec.hash_dim, "s": spec.row_nnz}
     row |= {"rho": spec.hash_nnz, "lean us/point": seconds["lean"] / n_lean * 1e6}
     row |= {f"{name} us/point": seconds[name] / len(X) * 1e6 for name in ("ours", "float32")}
-    row["x lean"] = row["lean us/point"] / row["ours us/point"]
-    row["torchhd us/point"] = row["x torchhd"] = "not installed"
-    if "torchhd" in seconds:
-        row["torchhd us/point"] = seconds["torchhd"] / n_lean * 1e6
-        row["x torchhd"] = row["torchhd us/point"] / row["ours us/point"]
-    row["float32 x lean"] = row["lean us/point"] / row["float32 us/point"]
-    row[f"x with {everything} threads"] = seconds["ours"] / seconds["all"]
-    row["M ms"] = drawn["ours"] * 1e3
+    row |= {"x lean": row["lean us/point"] / row["ours us/point"]}
+    row |= {"float32 x lean": row["lean us/point"] / row["float32 us/point"]}
+    row |= {f"x with {everything} threads": seconds["ours"] / seconds["all"], "M ms": drawn["ours"] * 1e3}
     row["M x choice"] = drawn["choice"] / rows * spec.hash_dim / drawn["ours"]
     row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per sample and row of M, as all that follow
-    row |= phases(hasher, X, y, narrow, shape.n_classes, row["ours us/point"], adds["narrow"])
     for kind, dtype in kinds.items():
         lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
         rate = bytes_per_second(spec.n_features * lanes * size)
         row[f"{kind} adds ns"] = adds[kind] / (lanes * spec.hash_dim) * 1e9
         row[f"{kind} roofline ns"] = spec.row_nnz * size / rate * 1e9
     return row
-
-
-def phases(
-    hasher: FlyHash, X: Array, y: Array, dtype: str, n_classes: int, total: float, adds: float
-) -> dict[str, float]:
-    """Time of each part of hash and count, in us per sample; selection is the rest."""
-    part = slice(0, 512)
-    active = hasher.active(X[part])
-    labels, counts = y[part].astype(np.int64), np.zeros((n_classes, hasher.hash_dim), np.int64)
-    calls: dict[str, Callable[[], object]] = {
-        "preparation": lambda: _transpose(X[part], dtype, None),
-        "counting": lambda: add_counts(counts, labels, active),
-    }
-    times = {name: seconds / len(labels) * 1e6 for name, seconds in best_in_turn(calls, 10).items()}
-    times["adds and thresholds"] = adds / kernels.LANES[dtype] * 1e6
-    times["selection"] = max(total - sum(times.values()), 0.0)
-    return {f"of it {name}": value for name, value in times.items()}
 
 
 def prediction(shape: Shape, options: Any) -> Row:
@@ -220,36 +188,10 @@ def prediction(shape: Shape, options: Any) -> Row:
     return row | {"x kNN": seconds["knn"] / seconds["ours"]}
 
 
-_MEMORY = """
-import sys, numpy as np
-from flwr_flynn import FlyHash, HashSpec
-n, spec, n_classes = int(sys.argv[1]), HashSpec(*map(int, sys.argv[2:7])), int(sys.argv[7])
-X = np.random.default_rng(0).integers(0, 256, (n, spec.n_features), np.uint8)
-y = np.arange(n) % n_classes
-hasher = FlyHash(spec)
-hasher.count(X[:1], y[:1], n_classes)
-def memory(field):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) * 1024
-open("/proc/self/clear_refs", "w").write("5")  # the peak starts again from here
-before = memory("VmRSS")
-counts = hasher.count(X, y, n_classes, n_jobs=-1)
-print(memory("VmHWM") - before - counts.nbytes)
-"""
-
-
-def memory(shape: Shape, n: int) -> int:
-    """Bytes that hash and count need beyond samples and counts, measured in a process of its own."""
-    arguments = (n, *list(shape.spec.to_dict().values())[:5], shape.n_classes)
-    done = subprocess.run(
-        [sys.executable, "-c", _MEMORY, *map(str, arguments)], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
-
-
 _IN_SHORT = ("shape", "data", "d", "m", "ours us/point", "predict us/point", "ns")
 _LEGEND = (
     "Microseconds per sample to hash and count one (`ours`) and to predict one, on one thread; times as fast as lean "
-    "SciPy on integers (`x lean`), as torchhd, as with all threads, and as kNN; `ns` per sample and row of the matrix."
+    "SciPy on integers (`x lean`), as with all threads, and as kNN; `ns` per sample and row of the matrix."
 )
 
 
@@ -262,9 +204,7 @@ def main(arguments: list[str]) -> None:
         rows.append(hashing(shape, study.chosen) | prediction(shape, study.chosen))
         study.write("bench", rows)
     short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
-    sizes = study.sized((4000, 32000), (1000, 8000))
-    beyond = [f"{memory(SHAPES[2], n) / 2**20:.1f} MiB for {n} samples" for n in sizes]
-    parts = [_LEGEND, markdown_table(short), f"Memory beyond samples and counts, shape of MNIST: {', '.join(beyond)}."]
+    parts = [_LEGEND, markdown_table(short)]
     bars = {key: [(row["shape"], row[key]) for row in rows] for key in ("x lean", "float32 x lean")}
     panels = [(title, {name: [value] for name, value in pairs}) for title, pairs in bars.items()]
     label = "times as fast as lean SciPy, one thread"

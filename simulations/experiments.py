@@ -7,78 +7,48 @@ from typing import NamedTuple
 
 
 class Experiment(NamedTuple):
-    """An experiment.
+    """An experiment: what it measures, and the arguments of its page, "--data" without its folder; None without a page.
 
-    Parameters
-    ----------
-    what : str
-        What it measures.
-    page : str or None
-        Arguments with which its page is made, "--data" without its folder; None without a page.
-    module : str
-        Module behind `simulations`, by default of the same name.
-    function : str
+    `place` is its module behind `simulations`, by default of the same name, and its function, by default `main`.
     """
 
     what: str
-    page: str | None
-    module: str = ""
-    function: str = "main"
+    page: str | None = ""
+    place: tuple[str, str] = ("", "main")
 
     def run(self, name: str, arguments: list[str]) -> None:
         """Run the experiment, `name`."""
-        getattr(import_module(f"simulations.{self.module or name}"), self.function)(arguments)
+        getattr(import_module(f"simulations.{self.place[0] or name}"), self.place[1])(arguments)
 
 
+def _paper(name: str, what: str, page: str = "") -> dict[str, Experiment]:
+    return {name: Experiment(what, page, (f"paper.{name}", "main"))}
+
+
+_FEW = "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'"
+_SKEWED = "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2"
 EXPERIMENTS = {
     "bench": Experiment(
-        "speed of hashing, training and prediction, beside lean SciPy, torchhd and the hardware's limit", "--data"
+        "speed of hashing, training and prediction, beside lean SciPy and the hardware's limit", "--data"
     ),
     "scale": Experiment(
-        "seconds and memory of the server for 10, 100 and 1000 parties, on Ray with --where ray, or of a simulation "
-        "with --supernodes 200",
-        "",
+        "the server's seconds and memory for 10 to 1000 parties; on Ray; of a run with --supernodes 200"
     ),
-    "traffic": Experiment("bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate", ""),
-    "accuracy": Experiment(
-        "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods",
-        "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
-    ),
+    "traffic": Experiment("bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate"),
+    "accuracy": Experiment("balanced accuracy beside tuned kNN, forests, boosting and the paper's methods", _FEW),
     "noniid": Experiment(
-        "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
-        "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2",
+        "skewed parties: FedAvg, FedProx, SCAFFOLD and own heads beside FlyNN, with class prior", _SKEWED
     ),
-    "trees": Experiment(
-        "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees", "--data"
-    ),
+    "trees": Experiment("FedXgbBagging, FedXgbCyclic and federated forests beside FlyNN, on skewed parties", "--data"),
     "forget": Experiment("seconds and bytes to forget samples of a party, beside training again", "--data"),
-    "synthetic": Experiment(
-        "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours", "", "paper.synthetic"
-    ),
-    "openml": Experiment(
-        "the paper's Tables 2 and 9 and their scatter plots on OpenML's data sets", "--data", "paper.openml"
-    ),
-    "hyperparameters": Experiment(
-        "the effects of m, s, rho and gamma, as in the paper's Figures 4 and 5", "", "paper.hyperparameters"
-    ),
-    "scaling": Experiment("the paper's Figure 2 and its table: 1 to 16 parties", "--data", "paper.scaling"),
-    "theory": Experiment(
-        "agreement with kNN beside Theorem 2's bound; time, memory and bytes beside Lemmas 1, 2 and 5", "",
-        "paper.theory",
-    ),
-    "privacy": Experiment(
-        "the paper's figures on differential privacy again, and the new mechanisms beside its own", "--data",
-        "paper.privacy",
-    ),
-    "membership": Experiment(
-        "an attacker who asks who was among the training samples, with and without noise",
-        "--data --sets digits,letters",
-    ),
-    "tables": Experiment("mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests and kNN", ""),
-    "probabilities": Experiment(
-        "log-loss, Brier score, calibration beside boosting, a calibrated forest and logistic regression", None
-    ),
-    "ablation": Experiment(
-        "the gain by scoring rule, committee, scaling and choice of decay", "", "accuracy", "ablation"
-    ),
-}  # fmt: skip
+    **_paper("synthetic", "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours"),
+    **_paper("openml", "the paper's Tables 2 and 9 and their scatter plots on OpenML's data sets", "--data"),
+    **_paper("hyperparameters", "the effects of m, s, rho and gamma, as in the paper's Figures 4 and 5"),
+    **_paper("scaling", "the paper's Figure 2 and its table: 1 to 16 parties", "--data"),
+    **_paper("theory", "agreement with kNN beside the bound of the paper's Theorem 2"),
+    **_paper("privacy", "the paper's Figures 3, 7, 8 and 9, and the new mechanisms beside its own", "--data"),
+    "membership": Experiment("an attacker who asks who was among the training samples", "--data --sets digits,letters"),
+    "tables": Experiment("mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests and kNN"),
+    "probabilities": Experiment("log-loss, Brier score and calibration beside boosting, forest and regression", None),
+    "ablation": Experiment("the gain by scoring rule, committee, scaling and decay", "", ("accuracy", "ablation")),
+}

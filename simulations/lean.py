@@ -1,10 +1,9 @@
-"""FlyNN by SciPy and NumPy alone, torchhd, and a clock: what `bench` measures speed by."""
+"""FlyNN by SciPy and NumPy alone, and a clock: what `bench` measures speed by."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -49,32 +48,3 @@ def lean_count(matrix: sp.csr_array, X: Array, y: Array, n_classes: int, hash_nn
         active = np.argpartition(sums, m - hash_nnz, axis=1)[:, m - hash_nnz :]
         counts += np.bincount((active + y[first : first + batch, None] * m).ravel(), minlength=n_classes * m)
     return counts.reshape(n_classes, m)
-
-
-def torchhd_count(n_features: int, hash_dim: int, n_classes: int, batch: int = 100) -> Callable[[Array, Array], Array]:
-    """Training by torchhd: random projections in batches, their signs, and sums of these per class, on one thread.
-
-    Returns
-    -------
-    callable
-        ``count(X, y)`` returns the (L, m) float32 sums.
-
-    Raises
-    ------
-    ImportError
-        PyTorch or torchhd (the package torch-hd) is not installed.
-    """
-    torch, torchhd = import_module("torch"), import_module("torchhd")
-    torch.set_num_threads(1)
-    project = torchhd.embeddings.Projection(n_features, hash_dim)
-
-    def count(X: Array, y: Array) -> Array:
-        model = torchhd.models.Centroid(hash_dim, n_classes)
-        points, labels = torch.from_numpy(X.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
-        for first in range(0, len(X), batch):
-            part = slice(first, first + batch)
-            model.add(torchhd.hard_quantize(project(points[part])), labels[part])
-        sums: Array = model.weight.detach().numpy()
-        return sums
-
-    return count

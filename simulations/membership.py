@@ -24,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
-from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
+from flwr_flynn.model.noisy_rounds import clipped_gradient
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease, suggest_spec
 from flwr_flynn.privacy.mechanism import SeededNoise
 from simulations import plots
+from simulations.paper.privacy import descended
 from simulations.plots import Line, Panel
 from simulations.results import Row, chosen, markdown_table
 from simulations.splits import read, source
@@ -88,13 +89,12 @@ def by_rounds(X: Array, y: Array, spec: HashSpec, epsilon: float) -> Statistic:
     def statistic(some: Array) -> Array:
         counts = ClassCounts.from_active(hasher, active[some], y[some], n_classes)
         counts = SimulatedRelease(mechanism, next(seeds)).release(counts)
-        descent = Descent.of(counts, _ROUNDS, mechanism.unit_noise(1))
-        for _ in range(_ROUNDS):
-            asked = descent.best, descent.centre, spec.hash_nnz
+
+        def gradient(number: int, asked: tuple[Any, ...]) -> Array:
             exact = clipped_gradient(*asked, [(active[some], y[some])]).gradient
-            noisy = mechanism.noisy_gradient(exact, SeededNoise(next(seeds)))
-            descent = descent.advance(NoisyGradient((noisy,)))
-        scores = refined_scores(descent.best, active)
+            return np.asarray(mechanism.noisy_gradient(exact, SeededNoise(next(seeds))))
+
+        scores = descended(counts, mechanism, 1, spec, gradient, active)
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         return of_probabilities(shares / shares.sum(axis=1, keepdims=True), y)
 

@@ -44,7 +44,7 @@ import numpy.typing as npt
 from flwr.common import NDArrays, ndarrays_to_parameters
 from scipy.special import log_softmax
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.app.data.datasets import Dataset, Share
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import codec
@@ -54,7 +54,7 @@ from simulations import noniid_page as page
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
 from simulations.noniid_page import COMMITTEES, FIGURES, FLYNN, HEADS, METHODS, ONE_ROUND
 from simulations.results import Row, markdown_table
-from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, federated, read, source
+from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, defaults, read, source
 from simulations.study import FEDERATED, FINISHED, JOBS, Cells, NotFinished, Option, Study, code_digest, integers, names
 from simulations.workers import WHERE, Workers, workers
 
@@ -127,27 +127,30 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     return scores | {"up": round(traffic.up / n_parties), "down": down, "rounds": 1, "sha256": counts.sha256()}
 
 
-def committee(parts: Parts, where: str | Workers, **given: Any) -> Row:
+def committee(parts: Parts, where: str | Workers, effort: str) -> Row:
     """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and the SHA-256."""
-    train = parts.pooled
-    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", **given)
-    row, done = federated(parts, plan, where, min_examples=1)
-    sha256, all_classes = done.model.model_.sha256(), set(train.y) == set(range(parts.n_classes))
-    if all_classes and sha256 != _pooled(train, given):
-        raise AssertionError("the parties' model is not that of the pooled samples")
-    own = [personalized(done.model, share) for share in parts.shares]
-    return row | with_personal(parts, done.model.predict(train.X_test), own) | {"sha256": sha256}
+    row, model = defaults(parts, effort, where, min_examples=1)
+    same = is_pooled(model, parts, effort)
+    own = [personalized(model, share) for share in parts.shares]
+    return row | with_personal(parts, model.predict(parts.pooled.X_test), own) | same
 
 
 _POOLED: dict[Any, str] = {}
 
 
-def _pooled(train: Share, given: Row) -> str:
-    """SHA-256 of the model of the pooled samples, fitted once for all splits with the same samples."""
-    key = str(given), tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
+def is_pooled(model: FlyNNClassifier, parts: Parts, effort: str = "default") -> Row:
+    """The SHA-256 of the pooled model, which is fitted once for all splits, and whether the parties' model has it.
+
+    It must have it, unless a class has no training sample: parties then name a class that the pooled samples lack.
+    """
+    train = parts.pooled
+    key = effort, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
     if key not in _POOLED:
-        _POOLED[key] = FlyNNClassifier(**given).fit(train.X, train.y).model_.sha256()
-    return _POOLED[key]
+        _POOLED[key] = FlyNNClassifier(effort=effort).fit(train.X, train.y).model_.sha256()
+    same = model.model_.sha256() == _POOLED[key]
+    if not same and set(train.y) == set(range(parts.n_classes)):
+        raise AssertionError("the parties' model is not that of the pooled samples")
+    return {"sha256": _POOLED[key], "same": same}
 
 
 def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
@@ -167,25 +170,18 @@ def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where
     (algorithm, model), points, curve = method.rsplit(" ", 1), parts.pooled, []
     kind, n_per_class = ALGORITHMS[algorithm], parts.class_table.sum(axis=0)
 
-    def by_heads(weights: NDArrays) -> Array:
-        body, heads = weights[:2], zip(*weights[2:], strict=True)
-        each = [logits([*body, *head], s.X_test) for head, s in zip(heads, parts.shares, strict=True)]
-        predicted: Array = np.concatenate(each).argmax(axis=1)
-        return predicted
-
     def predict(weights: NDArrays) -> Array:
-        if kind is HeadClient:
-            return by_heads(weights)
-        predicted: Array = logits(weights, points.X_test).argmax(axis=1)
-        return predicted
+        if kind is not HeadClient:
+            return np.asarray(logits(weights, points.X_test).argmax(axis=1))
+        heads = zip(*weights[2:], strict=True)
+        each = [logits([*weights[:2], *head], s.X_test) for head, s in zip(heads, parts.shares, strict=True)]
+        return np.asarray(np.concatenate(each).argmax(axis=1))
 
     def watch(weights: NDArrays) -> None:
         curve.append(float((predict(weights) == points.y_test).mean()))
 
     shares = [(share.X, share.y) for share in parts.shares]
-    weights, traffic = federate(
-        shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed, kind
-    )  # fmt: skip
+    weights, traffic = federate(shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed, kind)
     predicted = predict(weights)
     if kind is HeadClient:
         nothing = dict.fromkeys(FIGURES, float("nan"))
@@ -201,11 +197,8 @@ def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where
 
 def personalized(model: FlyNNClassifier, share: Share) -> Array:
     """Predicted classes of a party's held-out samples."""
-    if not len(share.y_test):
-        return np.zeros(0, np.int64)
     mine = model.with_prior(share.y) if len(share.y) else model
-    predicted: Array = mine.predict(share.X_test)
-    return predicted
+    return np.asarray(mine.predict(share.X_test) if len(share.y_test) else np.zeros(0, np.int64))
 
 
 def with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
@@ -241,10 +234,6 @@ def _size(arrays: NDArrays) -> int:
     return sum(map(len, ndarrays_to_parameters(arrays).tensors))
 
 
-def _size(arrays: NDArrays) -> int:
-    return sum(map(len, ndarrays_to_parameters(arrays).tensors))
-
-
 class Pieces:
     """All pieces of one data set, with the parties in `where`."""
 
@@ -272,7 +261,7 @@ class Pieces:
         """The row of one piece."""
         (parts, digest), label = self.dealt(split, n_parties, seed), f"{self.data.name}: {n_parties} parties, {split}"
         if method == FLYNN or method in COMMITTEES:
-            measured = flynn if method == FLYNN else partial(committee, **COMMITTEES[method])
+            measured = flynn if method == FLYNN else partial(committee, effort=COMMITTEES[method])
             inputs = (digest, seed, _CODE[True])
             return self.cells.finish(f"{label}, {method}", inputs, lambda: measured(parts, self.where))
         n_rounds, recipe = 1 if method == ONE_ROUND else self.plan.rounds, self.recipe(n_parties, method)

@@ -16,8 +16,8 @@ from simulations.results import Row, chosen, markdown_table, mean_by
 from simulations.splits import LEAST, QUANTITY, SHIFT
 
 FLYNN, DEFAULT, THOROUGH, HEADS = "FlyNN", "FlyNN default", "FlyNN thorough", "own heads"
-COMMITTEES: dict[str, dict[str, Any]] = {DEFAULT: {}, THOROUGH: {"effort": "thorough"}}
-"""Models of several hashes, by the parameters of `FlyNNClassifier` that they have."""
+COMMITTEES = {DEFAULT: "default", THOROUGH: "thorough"}
+"""Models of several hashes, by their effort."""
 
 BASELINES = ("FedAvg LR", "SCAFFOLD LR", "FedAvg MLP", "FedProx MLP", "SCAFFOLD MLP", f"{HEADS} MLP")
 """Trained for many rounds."""
@@ -28,6 +28,7 @@ METHODS = (FLYNN, *MAIN, ONE_ROUND)
 FIGURES = ("accuracy", "balanced", "worst", "personal accuracy", "personal worst")
 
 _CELL = ["set", "parties", "split", "seed"]
+_APART = (QUANTITY, SHIFT)  # not on a scale of label skew with the others
 _PERSONAL = {"personal accuracy": "mean", "personal worst": "worst party"}
 
 
@@ -77,21 +78,16 @@ def _percent(which: pd.Series) -> str:
 
 def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
     """A line for every data set and number of parties: `ours` against the best baseline of each cell, and bytes."""
-    spent = pd.DataFrame(rows)
-    spent["kB"] = (spent["up"] + spent["down"]) / 1000
-    lines: list[Row] = []
+    spent, lines = kilobytes_of(rows), list[Row]()
     for group, mine in frame.groupby(["set", "parties"], sort=False):
-        kilobytes = spent[(spent["set"] == group[0]) & (spent["parties"] == group[1])].groupby("method")["kB"].mean()
+        kB = {method: spent[(method, *group)] for method in (ours, "FedAvg MLP")}
         line: Row = {"set": group[0], "parties": group[1], "cells": len(mine)}
         for figure, name in _PERSONAL.items():
             both = mine[figure].dropna(subset=[ours, "best"])
-            line |= {
-                f"{name}: {ours}": f"{both[ours].mean():.3f}",
-                f"{name}: best baseline": f"{both['best'].mean():.3f}",
-                f"{name}: ahead or equal": _percent(both[ours] - both["best"] >= -1e-9),
-            }
-        mlp = kilobytes["FedAvg MLP"]
-        lines.append(line | {f"kB: {ours}": f"{kilobytes[ours]:.0f}", "of the MLP's": f"{kilobytes[ours] / mlp:.2f}"})
+            line[f"{name}: {ours}"] = f"{both[ours].mean():.3f}"
+            line[f"{name}: best baseline"] = f"{both['best'].mean():.3f}"
+            line[f"{name}: ahead or equal"] = _percent(both[ours] - both["best"] >= -1e-9)
+        lines.append(line | {f"kB: {ours}": f"{kB[ours]:.0f}", "of the MLP's": f"{kB[ours] / kB['FedAvg MLP']:.2f}"})
     return lines
 
 
@@ -128,16 +124,20 @@ def harm(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
+def kilobytes_of(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
+    """Mean kilobytes of a party, up and down, by method, data set and number of parties."""
+    frame = pd.DataFrame(rows)
+    spent = (frame["up"] + frame["down"]) / 1000
+    return dict(spent.groupby([frame[key] for key in ("method", "set", "parties")]).mean())
+
+
 def kilobytes(rows: Sequence[Row]) -> list[Row]:
     """A line for every method: rounds, and kilobytes of a party by data set and number of parties."""
-    frame = pd.DataFrame(rows)
-    spent = ((frame["up"] + frame["down"]) / 1000).groupby([frame[key] for key in ("method", "set", "parties")]).mean()
-    lines = []
-    for method in METHODS:
-        rounds = next((str(row["rounds"]) for row in rows if row["method"] == method), "")
+    spent, lines = kilobytes_of(rows), []
+    for method in (method for method in METHODS if chosen(rows, method=method)):
+        line = {"method": method, "rounds": str(chosen(rows, method=method)[0]["rounds"])}
         found = {f"{name}, {n}": spent.get((method, name, n)) for name, n in groups(rows)}
-        shown = {key: "" if value is None else f"{value:.0f}" for key, value in found.items()}
-        lines.append({"method": method, "rounds": rounds} | shown)
+        lines.append(line | {key: "" if value is None else f"{value:.0f}" for key, value in found.items()})
     return lines
 
 
@@ -154,23 +154,6 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     yield f"Effect of the class prior on parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
         yield f"Where {THOROUGH} is behind: its figure, then that of the best baseline:", lost
-
-
-def headline(rows: Sequence[Row], ours: str = THOROUGH) -> str:
-    """The results in two sentences."""
-    frame = beside(rows)
-    if not len(frame):
-        return f"No cell has {ours} and all baselines."
-    best, mine = ahead(frame)[-1], next(line for line in harm(rows) if line["method"] == ours)
-    spent = pd.DataFrame(rows).assign(bytes=lambda table: table["up"] + table["down"])
-    both = spent.pivot(index=_CELL, columns="method", values="bytes")
-    return (
-        f"{ours} is ahead of all baselines of many rounds, or equal to the best, in {best['mean: ahead or equal']} of "
-        f"{len(frame)} cells in mean accuracy and in {best['worst party: ahead or equal']} at the worst party, at "
-        f"{(both[ours] / both['FedAvg MLP']).median():.2f} times the bytes of FedAvg's MLP (median of the cells). The "
-        f"class prior makes {mine['worse']} of its parties worse and {mine['better']} better; the worst loss is "
-        f"{mine['worst loss']}."
-    )
 
 
 def groups(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
@@ -197,7 +180,6 @@ def summary(
     """
     seeds = [f"{name} with {n}: {len({row['seed'] for row in mine})}" for (name, n), mine in groups(rows).items()]
     parts = [f"{n_rounds} rounds. Seeds by data set and number of parties: {'; '.join(seeds)}.", "## Summary"]
-    parts.append(headline(rows))
     for sentence, lines in results(rows):
         parts += [sentence, markdown_table(lines)]
     parts += ["## Accuracy by split", "With the parties' class prior, and in brackets at the worst party."]
@@ -230,26 +212,18 @@ def draw_accuracy(rows: Sequence[Row], n_parties: int, path: Path) -> str:
     """
     mine, panels = chosen(rows, parties=n_parties), []
     splits = [*dict.fromkeys(row["split"] for row in mine)]
-    means = mean_by(mine, ["set", "split", "method"])
+    means, x = mean_by(mine, ["set", "split", "method"]), range(len(splits))
+    axes = {"xticks": x, "xticklabels": [split.replace(" ", "\n") for split in splits]}
     for name in dict.fromkeys(row["set"] for row in mine):
-        for figure, what in (("personal accuracy", "accuracy"), ("personal worst", "worst party")):
-            values = {
-                method: [float(means[figure].get((name, split, method), np.nan)) for split in splits] for method in MAIN
-            }
+        for figure, what in _PERSONAL.items():
             lines = []
-            for method, y in values.items():
-                joined = [
-                    np.nan if split in (QUANTITY, SHIFT) else value for split, value in zip(splits, y, strict=True)
-                ]
-                lines.append(Line(method, range(len(splits)), joined))
-                apart = [
-                    value if split in (QUANTITY, SHIFT) else np.nan for split, value in zip(splits, y, strict=True)
-                ]
-                lines.append(Line(method, range(len(splits)), apart, look={"linestyle": "none"}))
-            axes = {"xticks": range(len(splits)), "xticklabels": [split.replace(" ", "\n") for split in splits]}
+            for method in MAIN:
+                y = [float(means[figure].get((name, split, method), np.nan)) for split in splits]
+                for look, is_shown in (({}, lambda s: s not in _APART), ({"linestyle": "none"}, lambda s: s in _APART)):
+                    shown = [value if is_shown(split) else np.nan for split, value in zip(splits, y, strict=True)]
+                    lines.append(Line(method, x, shown, look=look))
             panels.append(Panel(f"{name}: {what}", lines, axes))
-    title = f"{n_parties} parties: accuracy by split, with class prior"
-    return plots.lines(panels, path, (6.6, 3.2), 2, title)
+    return plots.lines(panels, path, (6.6, 3.2), 2, f"{n_parties} parties: accuracy by split, with class prior")
 
 
 def draw_bytes(rows: Sequence[Row], title: str, path: Path) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +24,8 @@ import tempfile
 import threading
 import time
 import tracemalloc
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,9 @@ def at_once(n: int, noisy: bool = False) -> Row:
     count()
     seconds = time.process_time() - start
     peak, kept = _memory_of(count)
-    return {
-        "parties": n,
-        "counts": options.run_spec.mode,
-        "replies MiB": held / _MIB,
-        "CPU s": seconds,
-        "CPU ms per party": 1000 * seconds / n,
-        "beside replies, peak MiB": peak,
-        "kept MiB": kept,
-    }
+    row = {"parties": n, "counts": options.run_spec.mode, "replies MiB": held / _MIB, "CPU s": seconds}
+    row |= {"CPU ms per party": 1000 * seconds / n, "beside replies, peak MiB": peak, "kept MiB": kept}
+    return row
 
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
@@ -115,12 +109,8 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
     count()
     took = seconds
     peak, kept = _memory_of(count)
-    return {
-        "one by one, CPU s": took,
-        "one by one, CPU ms per party": 1000 * took / n,
-        "one by one, peak MiB": peak,
-        "one by one, kept MiB": kept,
-    }
+    figures = {"CPU s": took, "CPU ms per party": 1000 * took / n, "peak MiB": peak, "kept MiB": kept}
+    return {f"one by one, {name}": value for name, value in figures.items()}
 
 
 def _memory_of(work: Any) -> tuple[float, float]:
@@ -155,108 +145,64 @@ def _in_a_process(n: int, noisy: bool) -> Row:
 # -------- SuperNodes
 
 
-class Memory(threading.Thread):
+class Watch(threading.Thread):
     """The largest sum of the proportional memory of all processes with this FLWR_HOME, looked at twice a second."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: Path) -> None:
         super().__init__(daemon=True)
-        self.home, self.peak, self.processes = home, 0, 0
-        self._done = threading.Event()
+        self.mark, self.peak, self.done = f"FLWR_HOME={home}".encode(), 0, threading.Event()
 
     def run(self) -> None:
-        while not self._done.wait(0.5):
-            sizes = [size for pid in os.listdir("/proc") if pid.isdigit() and (size := self._size(int(pid)))]
-            self.peak, self.processes = max(self.peak, sum(sizes)), max(self.processes, len(sizes))
+        while not self.done.wait(0.5):
+            self.peak = max(self.peak, sum(self.sizes().values()))
 
-    def stop(self) -> None:
-        """Look no more."""
-        self._done.set()
-        self.join()
-
-    def _size(self, pid: int) -> int:
-        # Pss shares out what processes have in common, such as Ray's object store: the sum counts it once.
-        try:
-            if f"FLWR_HOME={self.home}".encode() not in Path(f"/proc/{pid}/environ").read_bytes():
-                return 0
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            return 0
-        return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    def sizes(self) -> dict[int, int]:
+        """Bytes of each process. What processes have in common, such as Ray's object store, is shared out (Pss)."""
+        found = {}
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                if self.mark in Path(f"/proc/{pid}/environ").read_bytes():
+                    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                    found[pid] = 1024 * next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+            except OSError:  # it ended meanwhile, or is somebody else's
+                continue
+        return found
 
 
-@contextmanager
-def superlink(home: Path) -> Iterator[dict[str, str]]:
-    """A simulated SuperLink of its own, known to `flwr` as `scale`; yields the environment to call `flwr` in."""
+def free_port() -> str:
+    """A port of this machine that nobody uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    home.mkdir()
-    (home / "config.toml").write_text(f'[superlink.scale]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    environment = os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    command = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
-    with (home / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--disable-runtime-dependency-installation"], cwd=home, env=environment, stdout=log, stderr=log
-        )
-        try:
-            _wait_for(f"http://127.0.0.1:{port}/health", process)
-            yield environment
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(120):
-        try:
-            urllib.request.urlopen(address, timeout=1).close()
-            return
-        except OSError:
-            if process.poll() is not None:
-                break
-            time.sleep(0.5)
-    raise RuntimeError("the SuperLink did not start; see superlink.log")
+        return str(probe.getsockname()[1])
 
 
 def simulated(supernodes: int, settings: str) -> Row:
-    """One `flwr run` with so many SuperNodes."""
+    """One `flwr run` with so many SuperNodes, on a SuperLink of its own, which is ended with all that it started."""
     with tempfile.TemporaryDirectory() as name:
         home, out = Path(name) / "home", Path(name) / "out"
-        with superlink(home) as environment:
-            memory = Memory(str(home))
-            memory.start()
-            start = time.perf_counter()
-            done = subprocess.run(
-                [
-                    *("flwr", "run", str(ROOT), "scale", "--stream"),
-                    *("--federation-config", f"num-supernodes={supernodes} client-resources-num-cpus=1"),
-                    *("--run-config", f"output-dir={json.dumps(str(out))} {settings}"),
-                ],
-                cwd=home,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            seconds = time.perf_counter() - start
-            memory.stop()
+        home.mkdir()
+        environment = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
+        environment |= {f"FLWR_LOCAL_{which}_API_PORT": free_port() for which in ("SUPERLINK_HTTP", "CONTROL")}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        command = ["flwr", "run", str(ROOT), "--stream", "--federation-config"]
+        command += [f"num-supernodes={supernodes} client-resources-num-cpus=1", "--run-config"]
+        command.append(f"output-dir={json.dumps(str(out))} {settings}")
+        watch, start = Watch(home), time.perf_counter()
+        watch.start()
+        done = subprocess.run(
+            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        seconds = time.perf_counter() - start
+        watch.done.set()
+        watch.join()
+        for pid in watch.sizes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         if not (out / "metrics.json").exists():
             raise RuntimeError(f"the run left no metrics.json:\n{(done.stdout + done.stderr)[-3000:]}")
         report = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    return {
-        "SuperNodes": supernodes,
-        "counted": len(report["parties"]),
-        "equal to pooled": str(report["sha256"].get("equal")),
-        "s": seconds,
-        "s per SuperNode": seconds / supernodes,
-        "processes": memory.processes,
-        "all processes, peak MiB": memory.peak / _MIB,
-    }
+    row = {"SuperNodes": supernodes, "counted": len(report["parties"]), "equal": str(report["sha256"].get("equal"))}
+    return row | {"s": seconds, "s per SuperNode": seconds / supernodes, "all processes, peak MiB": watch.peak / _MIB}
 
 
 # -------- a federation, in this process or on Ray
@@ -272,16 +218,10 @@ def federation(n: int, where: str, address: str | None = None) -> Row:
         runner.run(parties[:8], place, spec=spec, classes=data.classes)  # workers start, and load compiled code
         done = runner.run(parties, place, spec=spec, classes=data.classes)
     pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows], data.y[rows], len(data.classes))
-    return {
-        "where": where,
-        "parties": n,
-        "s": done.seconds,
-        "ms per party": 1000 * done.seconds / n,
-        "of them counting": 1000 * float(np.mean(done.party_seconds)),
-        "MB sent by parties": done.traffic.up / 1e6,
-        "sha256": done.model.counts_.sha256()[:12],
-        "pooled": "the same" if done.model.counts_ == pooled else "OTHERS",
-    }
+    counts = done.model.counts_
+    row = {"where": where, "parties": n, "s": done.seconds, "ms per party": 1000 * done.seconds / n}
+    row |= {"of them counting": 1000 * float(np.mean(done.party_seconds)), "MB sent by parties": done.traffic.up / 1e6}
+    return row | {"sha256": counts.sha256()[:12], "pooled": "the same" if counts == pooled else "OTHERS"}
 
 
 def main(arguments: list[str]) -> None:

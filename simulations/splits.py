@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn import FlyNNClassifier, HashPlan
 from flwr_flynn.app.data.datasets import Dataset, Share, deal, held_out, load_dataset
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import DataError
@@ -146,6 +147,15 @@ def federated(
     spent = {way: round(sum(getattr(each, way) for each in traffic) / n_parties) for way in ("up", "down")}
     scores = parts.scores(done.model.predict(parts.pooled.X_test))
     return scores | spent | {"rounds": done.run.num_rounds}, done
+
+
+def defaults(
+    parts: Parts, effort: str = "default", where: str | Workers = "process", **options: Any
+) -> tuple[dict[str, Any], FlyNNClassifier]:
+    """A run with the defaults of `flwr run`: what `federated` returns, and the model."""
+    plan = HashPlan(parts.pooled.X.shape[1], parts.n_classes, len(parts.pooled.y), "auto", effort=effort)
+    row, done = federated(parts, plan, where, **options)
+    return row, done.model
 
 
 def source(name: str, folder: Path | None) -> str:

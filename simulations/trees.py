@@ -50,14 +50,13 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
         """Place of the sender in newer versions."""
 
 
-from flwr_flynn import FlyNNClassifier, HashPlan
 from flwr_flynn.app.data.datasets import Dataset, Share, held_out
 from flwr_flynn.errors import ConfigError
 from simulations import baselines
 from simulations import trees_page as page
-from simulations.noniid import WIDE
+from simulations.noniid import WIDE, is_pooled
 from simulations.results import Row, markdown_table
-from simulations.splits import TEST_FRACTION, Parts, deal_out, federated, read, source
+from simulations.splits import TEST_FRACTION, Parts, deal_out, defaults, read, source
 from simulations.study import FEDERATED, FINISHED, SETS, Cells, NotFinished, Option, Study, at_least, code_digest
 from simulations.trees_page import BAGGING, CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
 from simulations.workers import quiet
@@ -287,22 +286,10 @@ def _bytes(up: float, down: float, n_parties: int) -> Row:
     return {"up": round(up / n_parties), "down": round(down / n_parties)}
 
 
-def flynn(parts: Parts, effort: str, **options: Any) -> tuple[Row, FlyNNClassifier]:
-    """A run with the defaults of `flwr run`: scores and bytes, and the model."""
-    plan = HashPlan(parts.pooled.X.shape[1], parts.n_classes, len(parts.pooled.y), "auto", effort=effort)
-    row, done = federated(parts, plan, **options)
-    return row, done.model
-
-
 def pooled_flynn(parts: Parts) -> Row:
     """The model of the pooled samples; that of the parties must have the same SHA-256."""
-    train = parts.pooled
-    sha256 = FlyNNClassifier().fit(train.X, train.y).model_.sha256()
-    row, ours = flynn(parts, "default", min_examples=1)
-    is_same = ours.model_.sha256() == sha256
-    if not is_same and set(train.y) == set(range(parts.n_classes)):
-        raise AssertionError("the parties' model is not that of the pooled samples")
-    return row | {"sha256": sha256, "same": is_same}
+    row, ours = defaults(parts, min_examples=1)
+    return row | is_pooled(ours, parts)
 
 
 def centralised(parts: Parts, kind: str, seed: int) -> Row:
@@ -388,7 +375,7 @@ class Pieces:
         def work() -> Row:
             parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
             if method in EFFORTS:
-                return flynn(parts, EFFORTS[method])[0]
+                return defaults(parts, EFFORTS[method])[0]
             if method == FLOOR_1:
                 return pooled_flynn(parts)
             if method in POOLED:

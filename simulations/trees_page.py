@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,18 +54,11 @@ def means(frame: pd.DataFrame) -> list[Row]:
     return lines
 
 
-def kilobytes(frame: pd.DataFrame, n_classes: Mapping[str, int]) -> list[Row]:
-    """A line for every federated method: median kilobytes by split, and by classes without "one class"."""
-    lines: list[Row] = []
-    for method in (name for name in METHODS if name not in POOLED):
-        spent = frame["kB"].xs(method, level="method").unstack("split")
-        is_two = np.array([n_classes[name] == 2 for name in spent.index])
-        grown = spent.drop(columns=ONE_CLASS)
-        line = {"method": method} | {split: f"{spent[split].median():.0f}" for split in SPLITS}
-        for what, which in (("two classes", is_two), ("more classes", ~is_two)):
-            line[what] = f"{np.median(grown[which]):.0f}" if which.any() else ""
-        lines.append(line)
-    return lines
+def kilobytes(frame: pd.DataFrame) -> list[Row]:
+    """A line for every federated method: median kilobytes by split."""
+    spent = frame["kB"].groupby(["method", "split"]).median()
+    federated = [name for name in METHODS if name not in POOLED]
+    return [{"method": name} | {split: f"{spent[name, split]:.0f}" for split in SPLITS} for name in federated]
 
 
 def wins(frame: pd.DataFrame, ours: str = FLYNN) -> list[Row]:
@@ -98,19 +91,12 @@ def by_set(frame: pd.DataFrame, split: str, figure: str = "balanced") -> list[Ro
 
 
 def headline(frame: pd.DataFrame) -> str:
-    """The results in some sentences."""
-    of = {line["method"]: line for line in means(frame)}
-    shown = {name: ", ".join(f"{of[name][split]:.3f}" for split in SPLITS) for name in (FLYNN, *TREES)}
-    trees = "; ".join(f"{name} {shown[name]} ({of[name][KB]} kB)" for name in TREES)
+    """What the table has no place for, in a sentence."""
     table = frame["balanced"].unstack("method")
     cost = table[FLOOR_1] - table[FLYNN]
-    worst = cost.idxmax()
     return (
-        f"Mean balanced accuracy over {table.index.get_level_values('set').nunique()} sets, in the order "
-        f"{', '.join(SPLITS)}: FlyNN {shown[FLYNN]} for {of[FLYNN][KB]} kB a party (median); {trees}. With all samples "
-        f"in one place a forest has {of['pooled forest']['IID']:.3f}, boosting {of['pooled boosting']['IID']:.3f}. "
-        f"FlyNN's default floor of five samples costs it {cost.mean():.3f} on average, and {cost.max():.3f} at most "
-        f"({', '.join(worst)})."
+        f"Means over {table.index.get_level_values('set').nunique()} sets. FlyNN's default floor of five samples "
+        f"costs it {cost.mean():.3f} on average, and {cost.max():.3f} at most ({', '.join(cost.idxmax())})."
     )
 
 
@@ -152,10 +138,8 @@ def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str, figure: str)
     for split in SPLITS:
         parts += [f"## {split}", markdown_table(by_set(frame, split))]
     sizes = {row["set"]: {name: row[name] for name in ("set", "n", "d", "classes")} for row in kept}
-    spent = frame["kB"].groupby(["set", "method"], sort=False).mean().unstack("method")
-    parts += ["## Kilobytes of a party", "Up and down; median over the sets:"]
-    parts.append(markdown_table(kilobytes(frame, {name: size["classes"] for name, size in sizes.items()})))
-    parts.append("The columns of classes leave out parties of one class. Mean over splits and seeds by set:")
+    spent = frame["kB"].groupby(["set", "method"], sort=False).mean()
     federated = [method for method in METHODS if method not in POOLED]
-    by_name = [sizes[name] | {method: f"{spent.loc[name, method]:.0f}" for method in federated} for name in names]
-    return [*parts, markdown_table(by_name)]
+    by_name = [sizes[name] | {method: f"{spent[name, method]:.0f}" for method in federated} for name in names]
+    parts += ["## Kilobytes of a party", "Up and down; median over the sets:", markdown_table(kilobytes(frame))]
+    return [*parts, "Mean over splits and seeds by set:", markdown_table(by_name)]

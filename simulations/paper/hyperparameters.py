@@ -5,9 +5,13 @@ captions speak of accuracy, 1 - misclassification rate, and so it is here; the a
 accuracy. Where the paper gives m as 256 or 1024 it means multiples of d, as its programs do. Settings whose hash
 would not be half empty (m < 2 rho) are left out, as there.
 
-`--data` has files for Letters, Segment and USPS. Gina Prior 2 and Madeline come from OpenML if they are not in the
-folder, and where that cannot be reached from what is most like them: Gina Prior 2 is made of MNIST's digits, Madeline
-is of the family of Madelon. A stand-in is named as such in every table and plot.
+`--data` has files for Letters, Segment, USPS, Gina Prior 2 and Madeline. For the last two it may have what is most like
+them: Gina Prior 2 is made of MNIST's digits, Madeline is of the family of Madelon. A stand-in is named as such in every
+table and plot. m is capped, see below: where the cap is less than the paper's 4096 d, it also stands in for the 1024 d
+of the other panels, and a quarter of it for their 256 d.
+
+A large m repeats the rows of M where columns are few: with s = .1 d, Letters has but 120 different rows, Segment 171;
+once there are more than rho copies of each, all winners are copies of one row, and a larger m makes it worse.
 """
 
 from __future__ import annotations
@@ -93,35 +97,24 @@ def panel(data: DataSet, parameter: str, plan: Plan) -> list[Row]:
     return rows
 
 
-_WANTED = (
-    ("Letters", "letters", 6, None), ("Segment", "segment", 36, None),
-    ("Gina Prior 2", "gina_prior2", 1041, ("mnist", "MNIST, 3468 points, for Gina Prior 2")),
-    ("USPS", "usps", 41082, None), ("Madeline", "madeline", 41144, ("madelon", "Madelon for Madeline")),
-)  # fmt: skip
+_FILES = {
+    "Letters": "letters", "Segment": "segment", "Gina Prior 2": "gina_prior2",
+    "MNIST, 3468 points, for Gina Prior 2": "mnist", "USPS": "usps", "Madeline": "madeline",
+    "Madelon for Madeline": "madelon",
+}  # fmt: skip
+_STAND_INS = {"mnist": "gina_prior2", "madelon": "madeline"}
 
 
 def sets(folder: Path | None) -> dict[str, Reader]:
     """Readers of the six sets, or of their stand-ins."""
+    there = {path.stem: path for path in sorted((folder or Path("/nowhere")).glob("*.npz"))}
     found: dict[str, Reader] = {"Digits": BUNDLED["digits"]}
-    is_online = True
-    for name, stem, number, (other, label) in ((*rest, last or ("", "")) for *rest, last in _WANTED):
-        path, instead = ((folder or Path()) / f"{each}.npz" for each in (stem, other))
-        source = str(path) if folder is not None and path.exists() else f"openml:{number}"
-        if source.startswith("openml") and is_online:
-            try:
-                load(source)
-            except DataError as error:
-                is_online = False  # the others would take as long to fail
-                print(error, file=sys.stderr)
-        if is_online or source == str(path):
-            found[name] = partial(load, source)
-        elif folder is not None and other and instead.exists():
-            found[label] = partial(_first, instead, 3468 if other == "mnist" else None)
-        else:
+    for name, stem in _FILES.items():
+        if stem in there and _STAND_INS.get(stem) not in there:
+            found[name] = partial(_first, there[stem], 3468 if stem == "mnist" else None)
+        elif stem not in (*there, *_STAND_INS):
             print(f"{name} is left out: no {stem}.npz in a folder --data", file=sys.stderr)
-    if len(found) == 1:
-        found["synthetic, R^50"] = BUNDLED["synthetic"]
-    return found
+    return found if len(found) > 1 else found | {"synthetic, R^50": BUNDLED["synthetic"]}
 
 
 def _first(path: Path, most: int | None) -> tuple[Array, Array]:
@@ -196,19 +189,11 @@ def main(arguments: list[str]) -> None:
         path = study.folder / f"hyperparameters_{part // 3 + 1}.png"
         pictures.append(plots.lines(panels, path, (4.2, 4.1), len(NAMES), legend=0))
     shapes = "; ".join(f"{d.name} {len(d.X)} x {d.X.shape[1]}, {d.n_classes} classes" for d in shown)
-    study.finish([
-        f"{plan.values} values of each parameter, {plan.folds} folds, seed {plan.seed}. Sets: {shapes}. The paper "
-        f"takes all samples and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
-        "stands in for the 1024 d of the other panels, and a quarter of it for their 256 d.",
-        markdown_table(verdicts(rows)),
-        *pictures,
-        "Where ours differs: other samples of the same sets and smaller m, and two stand-ins. What the paper calls "
-        "erratic on sets of few columns has a reason: with s = .1 d, Letters has but 120 different rows of M, Segment "
-        "171, so that a large M repeats each of them; once there are more than rho copies, all winners are copies of "
-        "one row, and a larger m makes it worse. s = .3 d has 4368 and 27132.",
-        "Means over the lines of each panel:",
-        markdown_table(table(rows)),
-    ])  # fmt: skip
+    extent = (
+        f"{plan.values} values of each parameter, {plan.folds} folds, m at most {plan.largest_dim}. Sets: {shapes}."
+    )
+    tables = markdown_table(verdicts(rows)), markdown_table(table(rows))
+    study.finish([study.about, extent, tables[0], *pictures, "Means over the lines of each panel:", tables[1]])
     print("\n" + markdown_table(verdicts(rows)))
 
 

@@ -5,7 +5,12 @@ methods the best mean score over the very folds that are reported, as in the pap
 random configurations in the paper's ranges; "FlyNN, defaults" is this package as it comes, with nothing tuned. Not in
 the paper: random forest, gradient boosting and logistic regression to the end, with balanced class weights, not tuned.
 
-Data sets come from OpenML, or from `--data`, a folder of .npz files; see `simulations.paper.sets`.
+Data sets come from OpenML, or from `--data`, a folder of .npz files; see `simulations.paper.sets`. The paper has 70
+sets of up to 20000 samples (its table lists 71, and its wins, ties and losses add up to 71), and searches 60
+configurations by a Gaussian process, m up to 2048 d. Improvement is the median over sets of how much lower FlyNN's
+normalised accuracy is; positive favours FlyNN. Other sets, fewer samples and a smaller search may each take something
+from the tuned FlyNN. The paper does not say what it does to the samples before kNN: line "kNN" has the better of rows
+of unit length and standardised columns, and 1-NN, logistic regression and the perceptron may standardise too.
 """
 
 from __future__ import annotations
@@ -15,9 +20,9 @@ from pathlib import Path
 
 from simulations import plots
 from simulations.baselines import CENTRALISED, KNN, KNN_AS_IS, ONE_NN_AS_IS, Settings
-from simulations.data import DataSet, data_sets
+from simulations.data import data_sets
 from simulations.methods import FLYNN, OTHERS, PAPER, run
-from simulations.paper.sets import PAPER_SETS, readers
+from simulations.paper.sets import readers
 from simulations.results import Row, against, by_method, compare, fold_rows, markdown_table, summarised
 from simulations.study import JOBS, MOST, SETS, Study
 
@@ -92,34 +97,6 @@ def draw(scores: Mapping[str, Mapping[str, float]], folder: Path) -> list[str]:
     return figures
 
 
-def remarks(source: str, sets: Sequence[DataSet], settings: Settings) -> list[str]:
-    """The sets, and the reasons why figures differ from the paper's."""
-    whole = {
-        "files": "of the folder given",
-        "OpenML": "from OpenML",
-        "bundled": "bundled ones, none of them the paper's",
-    }
-    largest = max(len(data.X) for data in sets)
-    return [
-        f"{len(sets)} data sets {whole[source]}, at most {largest} samples of each, {settings.folds} folds, "
-        f"{settings.draws} random configurations of the paper's FlyNN with m up to {settings.largest_dim}, seed "
-        f"{settings.seed}. The paper: 70 sets of up to 20000 samples (its table lists {len(PAPER_SETS)}, and its wins, "
-        "ties and losses add up to 71), 60 configurations by a Gaussian process, m up to 2048 d. Improvement: median "
-        "over sets of how much lower FlyNN's normalised accuracy is; positive favours FlyNN.",
-        "Why ours differs:\n\n"
-        "- Other sets, fewer samples and a smaller search, each of which may take something from the tuned FlyNN; how "
-        "much was not measured.\n"
-        '- Which kNN: the paper does not say what it does to the samples. Line "kNN" has the better of rows of unit '
-        "length and standardised columns; 1-NN, LR and the perceptron may standardise too. Beside kNN and 1-NN on "
-        "samples as they are, the paper's FlyNN is about as printed (on 32 sets of up to 2000 samples: on a par with "
-        "the one, ahead of the other), and so it does on synthetic data. But where columns have different units, a "
-        "nearest neighbour gains more by one scale for all than FlyNN gains by tuning.\n"
-        "- The paper's hash sees only what adds up over columns: where differences between columns matter (twonorm, "
-        "steel_plates), no tuning of m, s, rho and gamma helps. Signed rows and scaled columns do, which the defaults "
-        "of this package have.",
-    ]
-
-
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     study = Study(
@@ -141,5 +118,9 @@ def main(arguments: list[str]) -> None:
     shown = (VARIANTS | AGAINST).items()
     per_set: list[Row] = [d.shape | {label: scores[name][d.name] for name, label in shown} for d in sets]
     parts = [markdown_table(lines), "FlyNN with its defaults:", markdown_table(beaten), *draw(scores, study.folder)]
-    study.finish([*parts, *remarks(source, sets, settings), markdown_table(per_set)])
+    extent = (
+        f"{len(sets)} data sets ({source}), at most {max(len(d.X) for d in sets)} samples of each, {settings.folds} "
+        f"folds, {settings.draws} random configurations of the paper's FlyNN, m at most {settings.largest_dim}."
+    )
+    study.finish([study.about, extent, *parts, markdown_table(per_set)])
     print(f"\n{markdown_table(lines)}\n\n{markdown_table(beaten)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from collections import Counter
 
@@ -12,8 +11,27 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from simulations import baselines, lean
+from simulations import baselines
 from simulations.data import DataSet
+
+
+def plain_neighbours(train, point, k, own=-1):
+    distances = [(sum((a - b) ** 2 for a, b in zip(row, point, strict=True)), i) for i, row in enumerate(train)]
+    return [i for _, i in sorted(distances) if i != own][:k]
+
+
+def test_neighbours_are_the_nearest_and_of_equals_the_first():
+    # A coarse grid, with many ties and duplicates: of all neighbours, equally far ones come in their own order.
+    generator = np.random.default_rng(0)
+    train, points = (generator.integers(0, 3, (n, 4)).astype(float) for n in (60, 20))
+    found = baselines.neighbour_labels(train, np.arange(60), points, 60)
+    assert found.tolist() == [plain_neighbours(train, point, 60) for point in points]
+    found = baselines.neighbour_labels(train, np.arange(60), None, 59)
+    assert found.tolist() == [plain_neighbours(train, train[i], 59, own=i) for i in range(60)]
+
+
+def test_points_that_are_all_alike_have_neighbours():
+    assert sorted(baselines.neighbour_labels(np.zeros((4, 2)), np.arange(4), np.zeros((1, 2)), 4)[0]) == [0, 1, 2, 3]
 
 
 def test_no_point_is_its_own_neighbour():
@@ -168,9 +186,3 @@ def test_boosting_trains_where_a_class_has_one_sample():
     X = np.arange(10_100.0)[:, None]
     model = baselines.centralised("boosting", y, seed=0).set_params(max_iter=1)
     assert model.fit(X, y).predict(X[:5]).shape == (5,)
-
-
-def test_torchhd_that_is_not_installed_is_an_import_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchhd", None)
-    with pytest.raises(ImportError):
-        lean.torchhd_count(4, 64, 2)

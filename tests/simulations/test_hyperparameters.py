@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import sklearn.datasets
 
 from simulations import __main__ as command
 from simulations.paper import hyperparameters
 from simulations.paper.hyperparameters import FULL, NAMES, Plan, grid
 from tests.simulations.tables import read
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch):
-    def fetch(**_):
-        raise OSError("no network")
-
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
 
 
 @pytest.fixture

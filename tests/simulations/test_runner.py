@@ -169,9 +169,7 @@ def test_all_phases_run_on_ray(on_ray):
 def test_what_is_under_way_ends_with_the_one_who_asks(on_ray):
     parties = [on_ray.put(party) for party in parties_of(4)]
     answers = on_ray.answers((party, on_ray.put(({}, ()))) for party in parties)
-    with pytest.raises(KeyboardInterrupt):
-        for _ in answers:
-            raise KeyboardInterrupt
+    next(answers)
     answers.close()
     assert run(parties_of(4), on_ray).model.counts_ == pooled()
 

@@ -26,8 +26,8 @@ def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells a process's share of memory")
 def test_memory_of_processes_is_that_of_those_with_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_bytes", lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"")
-    assert scale.Memory("/here")._size(os.getpid()) > 2**20
-    assert scale.Memory("/there")._size(os.getpid()) == 0
+    assert scale.Watch(Path("/here")).sizes()[os.getpid()] > 2**20
+    assert not scale.Watch(Path("/there")).sizes()
 
 
 @pytest.mark.slow

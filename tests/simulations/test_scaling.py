@@ -28,7 +28,7 @@ def test_a_run_writes_a_row_for_each_number_of_parties_and_keeps_its_cells(tmp_p
     text = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "3.63 s (1.00)" in text
     assert "critical path, parties one by one" in text
-    assert "set led to the same counts" in text
+    assert "All federations of a set led to the same counts" in text
     monkeypatch.setattr(scaling, "timed", lambda *_: pytest.fail("computed again"))
     assert command.main(arguments) == 0
     assert read(tmp_path / "scaling.csv") == rows
