@@ -12,11 +12,11 @@ Finished pieces are kept under the output folder and not computed again, unless 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from simulations import plots
 from simulations.baselines import CENTRALISED, KNN, Settings
@@ -81,13 +81,18 @@ def main(arguments: list[str]) -> None:
         "All methods:": compared,
     }
     print("\n".join(with_headings(tables)))
-    folds = fold_rows(by_fold, {data.name: data.sizes for data in sets})
-    for name, table in {"accuracy": rows, "folds": folds, "against": beaten, "comparison": compared}.items():
-        if table:
-            study.write(name, table)
+    write(study, by_fold, sets, {"accuracy": rows, "against": beaten, "comparison": compared})
     means = by_method(rows)
     tables["Balanced accuracy:"] = [{"set": d.name} | {name: of[d.name] for name, of in means.items()} for d in sets]
     study.finish([study.about, *with_headings(tables), *draw(means, study.folder)])
+
+
+def write(study: Study, by_fold: Sequence[Row], sets: Sequence[DataSet], tables: Mapping[str, Sequence[Row]]) -> None:
+    """Write the tables that have rows, and one of all folds."""
+    folds = fold_rows(by_fold, {data.name: data.sizes for data in sets})
+    for name, table in {**tables, "folds": folds}.items():
+        if table:
+            study.write(name, table)
 
 
 def draw(means: dict[str, dict[str, float]], folder: Any) -> list[str]:
@@ -117,13 +122,11 @@ def ablation(arguments: list[str]) -> None:
     study, settings, sets = started("ablation", "Ablation", ablation.__doc__, arguments)
     measured = run([(data, job) for job in ABLATION for data in sets], settings, study.cells, study.chosen.jobs)
     table = by_method(summarised(measured))
-    lines: list[Row] = [{"set": d.name} | {name: table[name][d.name] for name in ABLATION} for d in sets]
-    scores = np.array([[line[name] for name in ABLATION] for line in lines])
-    change = scores - scores[:, :1]
-    summaries = {"mean": scores.mean(axis=0), "median": np.median(scores, axis=0)}
-    summaries |= {"mean change": change.mean(axis=0), "median change": np.median(change, axis=0)}
-    summaries["worst change"] = change.min(axis=0)
-    lines += [{"set": what} | dict(zip(ABLATION, values.tolist(), strict=True)) for what, values in summaries.items()]
+    scores = pd.DataFrame({name: table[name] for name in ABLATION}, index=[data.name for data in sets])
+    change = scores.sub(scores[FLYNN], axis=0)
+    whole = [scores.mean(), scores.median(), change.mean(), change.median(), change.min()]
+    names = ["mean", "median", "mean change", "median change", "worst change"]
+    lines = [{"set": name} | row.to_dict() for name, row in [*scores.iterrows(), *zip(names, whole, strict=True)]]
     study.write("ablation", lines)
     print(markdown_table(lines))
     study.finish([study.about, markdown_table(lines)])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,16 +45,6 @@ def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> boo
     return head.startswith(f"`{command_line(experiment, arguments)}`:") and f"flwr-flynn {__version__}," in head
 
 
-def _published(name: str, results: Path, pages: Path) -> list[str]:
-    """Publish a finished experiment; its name where that fails."""
-    try:
-        publish.publish(name, results, pages)
-    except (OSError, ValueError) as error:
-        print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
-        return [name]
-    return []
-
-
 def main(arguments: list[str]) -> None:
     """Run what is not finished, and publish."""
     known = with_pages()
@@ -70,20 +59,20 @@ def main(arguments: list[str]) -> None:
             options.error(f"{name}: expected one of {', '.join(known)}")
     failed = []
     for name in chosen.experiments or known:
-        given, start = arguments_of(name, chosen.data.resolve()), time.monotonic()
-        if is_finished(chosen.results, name, given):
-            print(f"{name}: finished earlier", flush=True)
-            failed += _published(name, chosen.results, chosen.pages)
-            continue
-        print(f"{name}: {command_line(name, given)}", flush=True)
-        output = ["--output", str((chosen.results / name).resolve())]
-        status = subprocess.run([sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT).returncode
-        print(
-            f"{name}: {'done' if status == 0 else f'failed ({status})'}, {time.monotonic() - start:.0f} s", flush=True
-        )
+        given, status = arguments_of(name, chosen.data.resolve()), 0
+        if not is_finished(chosen.results, name, given):
+            print(f"{name}: {command_line(name, given)}", flush=True)
+            output = ["--output", str((chosen.results / name).resolve())]
+            status = subprocess.run([sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT).returncode
         if status == 130:  # interrupted
             raise KeyboardInterrupt
-        failed += [name] if status else _published(name, chosen.results, chosen.pages)
+        try:
+            if not status:
+                print(f"written: {publish.publish(name, chosen.results, chosen.pages)}", flush=True)
+        except (OSError, ValueError) as error:
+            print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
+            status = 1
+        failed += [name] * bool(status)
     publish.finish(chosen.pages)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

@@ -16,12 +16,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from simulations.data import DataSet
-from simulations.results import Row
-
-Array = npt.NDArray[Any]
+from simulations.results import Array, Row
 
 KNN, KNN_NESTED = "kNN", "kNN, nested"  # the better of two scalings: on the folds, or within each training fold
 KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on unscaled samples, as in the paper's tables, it seems
@@ -147,7 +144,7 @@ def neighbour_labels(train: Array, y: Array, points: Array | None, k: int) -> Ar
     return labels
 
 
-def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = None) -> Array:
+def knn_predictions(labels: Array, n_classes: int) -> Array:
     """Predictions of kNN for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
 
     Parameters
@@ -155,30 +152,24 @@ def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = N
     labels : (p, K) int array
         Labels of the neighbours, nearest first.
     n_classes : int
-    class_sizes : (L,) int array, optional
-        Training samples of each class: votes are then divided by them, which is to kNN what the balanced rule is to
-        FlyNN.
 
     Returns
     -------
     (p, K) int64 array
         Column k - 1 holds the predictions for k.
     """
-    predicted = np.empty(labels.shape, np.int64)
-    weights = np.ones(n_classes) if class_sizes is None else 1.0 / np.maximum(class_sizes, 1)
-    votes = np.zeros((len(labels), n_classes), np.int64)
+    predicted, votes = np.empty(labels.shape, np.int64), np.zeros((len(labels), n_classes), np.int64)
     for column in range(labels.shape[1]):
         votes[np.arange(len(labels)), labels[:, column]] += 1
-        predicted[:, column] = (votes * weights).argmax(axis=1)
+        predicted[:, column] = votes.argmax(axis=1)
     return predicted
 
 
 def knn_rows(data: DataSet, name: str, scale: Callable[[Array, Array], Array], largest_k: int) -> dict[str, Row]:
-    """Rows of kNN on scaled samples by what is chosen: tuned, with balanced votes, nested, and with k = 1.
+    """Rows of kNN on scaled samples by what is chosen: tuned, nested, and with k = 1.
 
-    Balanced votes are divided by the sizes of the classes: part of what FlyNN gains over kNN in balanced accuracy is
-    that it weighs classes alike, and this shows how much. In leave-one-out, by which the nested k is chosen, the sample
-    left out takes part in the scaling. The nested row has the leave-one-out accuracy of each choice as ``inside``.
+    In leave-one-out, by which the nested k is chosen, the sample left out takes part in the scaling. The nested row has
+    the leave-one-out accuracy of each choice as ``inside``.
 
     Parameters
     ----------
@@ -192,7 +183,7 @@ def knn_rows(data: DataSet, name: str, scale: Callable[[Array, Array], Array], l
     """
     begin, L = time.perf_counter(), data.n_classes
     k = max(1, min(largest_k, min(n for n, _ in data.sizes) - 1))
-    tuned, balanced, inside, times = [], [], [], []
+    tuned, inside, times = [], [], []
     for train, test in data.splits:
         ticks = [time.perf_counter()]
         points, y = scale(data.X, train), data.y[train]
@@ -203,53 +194,44 @@ def knn_rows(data: DataSet, name: str, scale: Callable[[Array, Array], Array], l
         labels = neighbour_labels(points[train], y, points[test], k)
         tuned.append(balanced_accuracy(data.y[test], knn_predictions(labels, L), L))
         times.append(np.diff([*ticks, time.perf_counter()]))
-        by_size = knn_predictions(labels, L, np.bincount(y, minlength=L))
-        balanced.append(balanced_accuracy(data.y[test], by_size, L))
     seconds = time.perf_counter() - begin
     scaling, choosing, predicting = np.transpose(times)
+    both = {"fit": scaling.tolist(), "predict": predicting.tolist()}
 
     def best(method: str, scores: Any) -> Row:
         place = int(np.mean(scores, axis=0).argmax())
-        fit = {"fit": scaling.tolist(), "predict": predicting.tolist()}
-        return row_of(method, np.array(scores)[:, place], seconds, {"k": place + 1}, **fit)
+        return row_of(method, np.array(scores)[:, place], seconds, {"k": place + 1}, **both)
 
     chosen = np.argmax(inside, axis=1)
-    fit, reached = (scaling + choosing).tolist(), np.max(inside, axis=1).tolist()
     scores = np.array(tuned)[range(len(chosen)), chosen]
-    nested = row_of(f"kNN {name}, nested", scores, seconds, {"k": (chosen + 1).tolist()}, fit=fit, inside=reached)
+    nested = row_of(f"kNN {name}, nested", scores, seconds, {"k": (chosen + 1).tolist()}, **both)
+    nested |= {"fit": (scaling + choosing).tolist(), "inside": np.max(inside, axis=1).tolist()}
     return {
         "tuned": best(f"kNN {name}", tuned),
-        "balanced": best(name, balanced),
-        "nested": nested | {"predict": predicting.tolist()},
+        "nested": nested,
         "single": best(f"1-NN {name}", np.array(tuned)[:, :1]),
     }
 
 
 def knn(data: DataSet, settings: Settings) -> list[Row]:
-    """KNN and 1-NN on rows of unit length and on standardised columns."""
+    """KNN and 1-NN on rows of unit length and on standardised columns, and kNN with the better of these."""
     scalings = {"L2": lambda X, train: unit_rows(X), "standardised": standardised}
     rows = [knn_rows(data, name, scale, settings.largest_k) for name, scale in scalings.items()]
-    tuned, balanced, nested, single = (
-        [row[kind] for row in rows] for kind in ("tuned", "balanced", "nested", "single")
-    )
+    tuned, nested, single = ([row[kind] for row in rows] for kind in ("tuned", "nested", "single"))
+    seconds = sum(row["seconds"] for row in tuned)
+    better = max(tuned, key=lambda row: float(np.mean(row["scores"])))
+    detail = json.dumps({"is": better["method"]} | json.loads(better["detail"]))
     which = np.argmax([row["inside"] for row in nested], axis=0)
     chosen = {key: [nested[i][key][fold] for fold, i in enumerate(which)] for key in ("scores", "predict")}
     chosen |= {"fit": np.sum([row["fit"] for row in nested], axis=0).tolist()}
-    detail = {"scaling": [[*scalings][i] for i in which]}
-    honest = row_of(KNN_NESTED, (), sum(row["seconds"] for row in tuned), detail) | chosen
-    return [_better(KNN, tuned), *tuned, honest, *nested, _better("kNN, balanced votes", balanced), *single]
+    honest = row_of(KNN_NESTED, (), seconds, {"scaling": [[*scalings][i] for i in which]}) | chosen
+    return [better | {"method": KNN, "seconds": seconds, "detail": detail}, *tuned, honest, *nested, *single]
 
 
 def knn_as_is(data: DataSet, settings: Settings) -> list[Row]:
     """KNN and 1-NN on samples as they are."""
     rows = knn_rows(data, "as is", lambda X, train: X.astype(np.float64), settings.largest_k)
     return [rows["tuned"], rows["single"]]
-
-
-def _better(name: str, rows: Sequence[Row]) -> Row:
-    better = max(rows, key=lambda row: float(np.mean(row["scores"])))
-    detail = json.dumps({"is": better["method"]} | json.loads(better["detail"]))
-    return better | {"method": name, "seconds": sum(row["seconds"] for row in rows), "detail": detail}
 
 
 # ---- SBFC, and models that are trained by gradients

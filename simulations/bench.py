@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
@@ -30,10 +29,8 @@ from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations import bench_default, plots
 from simulations.data import load
 from simulations.lean import best_in_turn, lean_count, lean_matrix, lean_rows
-from simulations.results import Row, markdown_table
+from simulations.results import Array, Row, markdown_table
 from simulations.study import Study
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

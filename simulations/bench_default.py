@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import FlyHash, FlyNNClassifier, HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from simulations.lean import best_in_turn, lean_count, lean_matrix
-from simulations.results import Row
-
-Array = npt.NDArray[Any]
+from simulations.results import Array, Row
 
 _N_FEATURES, _N_CLASSES = 20, 5
 _STAGES = {"bumps": "rank codes, bumps", "steps": "rank codes, steps"}

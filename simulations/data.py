@@ -16,13 +16,11 @@ from typing import Any
 
 import joblib
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.errors import DataError
-
-Array = npt.NDArray[Any]
+from simulations.results import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +95,9 @@ def load(source: str | Path) -> tuple[Array, Array, int]:
         try:
             X_test, y_test, codes = file["X_test"], file["y_test"], {c: i for i, c in enumerate(data.classes)}
             X, y = np.concatenate([data.X, X_test]), [*data.y, *(codes[label] for label in y_test.tolist())]
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError):
             expected = "X_test and y_test with the features and classes of X and y"
-            raise DataError(Path(source).name, expected, type(error).__name__) from None
+            raise DataError(Path(source).name, expected, "others") from None
     return X, np.array(y), len(y_test)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from flwr_flynn import FlyHash
-
-Array = npt.NDArray[Any]
+from simulations.results import Array
 
 
 def best_in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

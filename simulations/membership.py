@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.model.noisy_rounds import clipped_gradient
@@ -30,11 +29,10 @@ from flwr_flynn.privacy.mechanism import SeededNoise
 from simulations import plots
 from simulations.paper.privacy import descended
 from simulations.plots import Line, Panel
-from simulations.results import Row, chosen, markdown_table
+from simulations.results import Array, Row, chosen, markdown_table
 from simulations.splits import read, source
 from simulations.study import FEDERATED, Cells, Option, Study, at_least, code_digest, names
 
-Array = npt.NDArray[Any]
 Statistic = Callable[[Array], Array]
 """Statistic of all samples, (n,), for the model of some: a mask, (n,)."""
 

@@ -40,7 +40,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-import numpy.typing as npt
 from flwr.common import NDArrays, ndarrays_to_parameters
 from scipy.special import log_softmax
 
@@ -53,12 +52,10 @@ from simulations import gradients, runner
 from simulations import noniid_page as page
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
 from simulations.noniid_page import COMMITTEES, FIGURES, FLYNN, HEADS, METHODS, ONE_ROUND
-from simulations.results import Row, markdown_table
+from simulations.results import Array, Row, markdown_table
 from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, defaults, read, source
 from simulations.study import FEDERATED, FINISHED, JOBS, Cells, NotFinished, Option, Study, code_digest, integers, names
 from simulations.workers import WHERE, Workers, workers
-
-Array = npt.NDArray[Any]
 
 ALGORITHMS: dict[str, type[GradientClient]] = {
     "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from simulations import plots
 from simulations.plots import Line, Panel
-from simulations.results import Row, chosen, markdown_table, mean_by
+from simulations.results import Row, behind, chosen, markdown_table, mean_by
 from simulations.splits import LEAST, QUANTITY, SHIFT
 
 FLYNN, DEFAULT, THOROUGH, HEADS = "FlyNN", "FlyNN default", "FlyNN thorough", "own heads"
@@ -56,7 +56,6 @@ def beside(rows: Sequence[Row], ours: str = THOROUGH) -> pd.DataFrame:
     frame = frame[frame["personal accuracy"].notna().all(axis=1)].astype(float)
     for figure in _PERSONAL:
         frame[figure, "best"] = frame[figure][list(BASELINES)].max(axis=1)
-        frame[figure, "of"] = frame[figure][list(BASELINES)].fillna(-1).idxmax(axis=1)
     return frame
 
 
@@ -88,24 +87,6 @@ def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> li
             line[f"{name}: best baseline"] = f"{both['best'].mean():.3f}"
             line[f"{name}: ahead or equal"] = _percent(both[ours] - both["best"] >= -1e-9)
         lines.append(line | {f"kB: {ours}": f"{kB[ours]:.0f}", "of the MLP's": f"{kB[ours] / kB['FedAvg MLP']:.2f}"})
-    return lines
-
-
-def losses(frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
-    """A line for every data set, number of parties and split with a cell where `ours` is behind a baseline, the mean
-    over the seeds of these cells."""
-    lines: list[Row] = []
-    for (name, n_parties, split), mine in frame.groupby(_CELL[:3], sort=False):
-        line: Row = {"set": name, "parties": n_parties, "split": split}
-        for figure, what in _PERSONAL.items():
-            behind = mine[figure][mine[figure][ours] < mine[figure]["best"] - 1e-9]
-            line[what] = ""
-            if len(behind):
-                seeds = f", {len(behind)} of {len(mine)} seeds" if len(mine) > 1 else ""
-                of = ", ".join(dict.fromkeys(behind["of"]))
-                line[what] = f"{behind[ours].mean():.3f}, {behind['best'].mean():.3f} by {of}{seeds}"
-        if line["mean"] or line["worst party"]:
-            lines.append(line)
     return lines
 
 
@@ -152,8 +133,10 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield f"{DEFAULT} beside them:", ahead(other, DEFAULT)[-1:]
         yield f"{DEFAULT} by data set:", by_set(rows, other, DEFAULT)
     yield f"Effect of the class prior on parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
-    if len(frame) and (lost := losses(frame)):
-        yield f"Where {THOROUGH} is behind: its figure, then that of the best baseline:", lost
+    for figure, name in _PERSONAL.items() if len(frame) else ():
+        means = frame[figure][[THOROUGH, *BASELINES]].groupby(_CELL[:3], sort=False).mean()
+        if lost := behind(means, THOROUGH, BASELINES):
+            yield f"Where {THOROUGH} is behind, means over the seeds, {name}:", lost
 
 
 def groups(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:

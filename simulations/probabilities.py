@@ -15,16 +15,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.model.metrics import overall, scored
 from simulations.data import BUNDLED, DataSet, data_sets, files, folded
-from simulations.results import Row, chosen, markdown_table
+from simulations.results import Array, Row, chosen, markdown_table
 from simulations.study import MODEL, SETS, Option, Study, at_least, code_digest, names
-
-Array = npt.NDArray[Any]
 
 IMAGES = ("fashion_mnist", "mnist")
 RATES = (0.01, 0.03, 0.09, 0.2)

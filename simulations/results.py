@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
 
@@ -142,6 +144,17 @@ def against(rows: Sequence[Row], ours: str, others: Sequence[str]) -> list[Row]:
                 f"mean of {ours}": mine, "mean of the other": other_mean,
             })  # fmt: skip
     return lines
+
+
+def behind(table: pd.DataFrame, ours: str, others: Sequence[str], most: int | None = None) -> list[Row]:
+    """The lines of a table, with a column of accuracies for each method, where the best other is ahead of ours."""
+    best, which = table[list(others)].max(axis=1), table[list(others)].fillna(-1).idxmax(axis=1)
+    gaps = (best - table[ours]).sort_values(ascending=False, kind="stable")[:most]
+    return [
+        dict(zip(table.index.names, cell, strict=True))
+        | {ours: float(table.loc[cell, ours]), "best": float(best[cell]), "by": which[cell], "gap": float(gap)}
+        for cell, gap in gaps[gaps > 1e-9].items()
+    ]
 
 
 def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:

@@ -129,7 +129,7 @@ def run(
     show_progress: bool | None = None, **settings: Any,
 ) -> Federation:  # fmt: skip
     """`federate` without an evaluation; `settings` are options of `RunOptions`: ``spec``, ``classes`` and more."""
-    options = RunOptions(min_parties=len(parties), fraction_evaluate=0.0, **settings)
+    options = RunOptions(min_parties=max(len(parties), 1), fraction_evaluate=0.0, **settings)
     return federate(options, parties, where, address=address, show_progress=show_progress)
 
 

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -70,46 +70,34 @@ def _options(n: int, noisy: bool) -> Any:
     return RunOptions(spec=spec, classes=range(10), min_parties=n, mechanism=mechanism)
 
 
+def counted(options: RunOptions, groups: Iterable[list[Reply]]) -> tuple[Run, float]:
+    """A run that counts groups of replies, one after the other, and its CPU seconds."""
+    run, seconds = Run(options), 0.0
+    for group in groups:
+        start = time.process_time()
+        run.ask(TRAIN, [reply.cid for reply in group])
+        run.complete(group, Failures())
+        seconds += time.process_time() - start
+    return run, seconds
+
+
 def at_once(n: int, noisy: bool = False) -> Row:
     """Time and memory for all replies in a list, to one request."""
     options, waiting = _options(n, noisy), list(replies(n, noisy))
     held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
-
-    def count() -> Any:
-        run = Run(options)
-        run.ask(TRAIN, [reply.cid for reply in waiting])
-        run.complete(waiting, Failures())
-        return run.model
-
-    count()  # imports, the rows
-    start = time.process_time()
-    count()
-    seconds = time.process_time() - start
-    peak, kept = _memory_of(count)
+    counted(options, [waiting])  # imports, the rows
+    seconds = counted(options, [waiting])[1]
+    peak, kept = _memory_of(lambda: counted(options, [waiting])[0].model)
     row = {"parties": n, "counts": options.run_spec.mode, "replies MiB": held / _MIB, "CPU s": seconds}
-    row |= {"CPU ms per party": 1000 * seconds / n, "beside replies, peak MiB": peak, "kept MiB": kept}
-    return row
+    return row | {"CPU ms per party": 1000 * seconds / n, "beside replies, peak MiB": peak, "kept MiB": kept}
 
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
     """Time and memory for replies that come one by one, each made when it is due and gone when it is counted."""
     options = _options(n, noisy)
-    seconds = 0.0
-
-    def count() -> Any:
-        nonlocal seconds
-        run, seconds = Run(options), 0.0
-        for reply in replies(n, noisy):
-            start = time.process_time()
-            run.ask(TRAIN, [reply.cid])
-            run.complete([reply], Failures())
-            seconds += time.process_time() - start
-        return run.counted.require(n)
-
-    count()
-    took = seconds
-    peak, kept = _memory_of(count)
-    figures = {"CPU s": took, "CPU ms per party": 1000 * took / n, "peak MiB": peak, "kept MiB": kept}
+    seconds = counted(options, ([reply] for reply in replies(n, noisy)))[1]
+    peak, kept = _memory_of(lambda: counted(options, ([reply] for reply in replies(n, noisy)))[0].counted.require(n))
+    figures = {"CPU s": seconds, "CPU ms per party": 1000 * seconds / n, "peak MiB": peak, "kept MiB": kept}
     return {f"one by one, {name}": value for name, value in figures.items()}
 
 

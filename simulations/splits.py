@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import FlyNNClassifier, HashPlan
 from flwr_flynn.app.data.datasets import Dataset, Share, deal, held_out, load_dataset
@@ -28,9 +27,8 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from simulations import runner
 from simulations.baselines import balanced_accuracy
+from simulations.results import Array
 from simulations.workers import Workers
-
-Array = npt.NDArray[Any]
 
 QUANTITY, SHIFT = "quantity skew", "feature shift"
 

@@ -31,7 +31,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn import FlyNNClassifier
@@ -40,10 +39,8 @@ from simulations import mixed_tables, plots
 from simulations.baselines import balanced_accuracy
 from simulations.mixed_tables import BY_VALUE, COMPLETELY, emptied, load
 from simulations.plots import Line, Panel
-from simulations.results import Row, against, by_method, chosen, mean_by, with_headings
+from simulations.results import Array, Row, against, by_method, chosen, mean_by, with_headings
 from simulations.study import MODEL, MOST, SETS, Cells, Option, Study, at_least, code_digest
-
-Array = npt.NDArray[Any]
 
 FLYNN, THOROUGH, ENCODED, BOOSTING, SMALL, FOREST, LOGISTIC, KNN = (
     "FlyNN", "FlyNN thorough", "FlyNN encoded", "boosting", "small boosting", "forest", "logistic", "kNN",

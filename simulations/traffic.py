@@ -85,16 +85,11 @@ def sizes_of(counts: ClassCounts) -> Row:
     }
     seconds = best_in_turn(calls, 3)
     least = entropy(np.unique(array, return_counts=True)[1], base=2) * array.size / 8  # of single entries, in bytes
-    return {
-        "entropy": round(least),
-        "packed": packed.nbytes,
-        "packed / entropy": packed.nbytes / least,
-        "on target": packed.nbytes <= max(1.25 * least, least + 512),
-        "dense, narrow": array.size * np.min_scalar_type(int(array.max())).itemsize,
-        "dense, int64": array.size * 8,
-        "bits, packed": compression.pack(array > 0).nbytes,
-        **{f"{name} ms": 1e3 * value for name, value in seconds.items()},
-    }
+    sizes = {"entropy": round(least), "packed": packed.nbytes, "packed / entropy": packed.nbytes / least}
+    sizes["on target"] = packed.nbytes <= max(1.25 * least, least + 512)
+    sizes["dense, narrow"] = array.size * np.min_scalar_type(int(array.max())).itemsize
+    sizes |= {"dense, int64": array.size * 8, "bits, packed": compression.pack(array > 0).nbytes}
+    return sizes | {f"{name} ms": 1e3 * value for name, value in seconds.items()}
 
 
 def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:

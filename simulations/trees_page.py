@@ -10,7 +10,7 @@ import pandas as pd
 
 from simulations import plots
 from simulations.plots import Line, Panel
-from simulations.results import Row, markdown_table
+from simulations.results import Row, behind, markdown_table
 
 FLYNN, FLOOR_1 = "FlyNN", "FlyNN, floor 1"
 EFFORTS = {"FlyNN quick": "quick", FLYNN: "default", "FlyNN thorough": "thorough"}
@@ -72,18 +72,6 @@ def wins(frame: pd.DataFrame, ours: str = FLYNN) -> list[Row]:
     return lines
 
 
-def losses(frame: pd.DataFrame, ours: str = FLYNN, most: int = 12) -> list[Row]:
-    """A line for each of the cells where the best federated trees are furthest ahead of `ours`."""
-    table = frame["balanced"].unstack("method")
-    best, which = table[list(TREES)].max(axis=1), table[list(TREES)].idxmax(axis=1)
-    gaps = (best - table[ours]).sort_values(ascending=False)[:most]
-    return [
-        {"set": name, "split": split, ours: float(table.loc[(name, split), ours])}
-        | {"best trees": float(best[name, split]), "by": which[name, split], "gap": float(gap)}
-        for (name, split), gap in gaps[gaps > 0].items()
-    ]
-
-
 def by_set(frame: pd.DataFrame, split: str, figure: str = "balanced") -> list[Row]:
     """A line for every set, a column for every method."""
     table = frame[figure].xs(split, level="split").unstack("method")[list(METHODS)]
@@ -128,7 +116,10 @@ def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str, figure: str)
     parts = [headline(frame), markdown_table(lines), figure]
     parts += ["Sets where FlyNN, untuned, is ahead / equal / behind:", markdown_table(wins(frame))]
     parts += ["The same for FlyNN thorough:", markdown_table(wins(frame, "FlyNN thorough"))]
-    parts += ["Where federated trees are furthest ahead of FlyNN:", markdown_table(losses(frame))]
+    parts += [
+        "Where federated trees are furthest ahead of FlyNN:",
+        markdown_table(behind(frame["balanced"].unstack("method"), FLYNN, TREES, 12)),
+    ]
     parts += ["## The methods", methods]
     parts.append(
         f"Samples of a set: at most {max(row['n'] for row in kept)}. Seeds of the split: {ran}; in a single cell "

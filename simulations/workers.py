@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from flwr.client import NumPyClient
@@ -17,6 +16,7 @@ from flwr.common import EvaluateRes, FitIns, FitRes
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import Answer
+from simulations.study import ROOT
 
 WHERE = ("process", "ray")
 
@@ -136,15 +136,11 @@ def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
     except ImportError:
         raise ConfigError("where: ray needs the package ray: pip install 'flwr-flynn[simulation]'") from None
     mine = not ray.is_initialized()
-    quietly: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if mine and address is None:
-        ray.init(
-            address="local", num_cpus=n_cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
-    elif mine:
-        root = Path(__file__).parents[1]
-        code = {"py_modules": [str(root / name) for name in ("flwr_flynn", "simulations")]}
-        ray.init(address=address, runtime_env=code, **quietly)
+    if mine:
+        here = {"address": "local", "num_cpus": n_cpus, "include_dashboard": False}
+        code = {"py_modules": [str(ROOT / name) for name in ("flwr_flynn", "simulations")]}
+        there = {"address": address, "runtime_env": code}
+        ray.init(**(here if address is None else there), log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
     finally:

@@ -19,8 +19,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations.baselines import balanced_accuracy
 from simulations.data import DataSet
-
-Array = npt.NDArray[Any]
+from simulations.results import Array
 
 
 def cross_validated(

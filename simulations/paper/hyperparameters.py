@@ -24,7 +24,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn import HashSpec
@@ -33,10 +32,8 @@ from simulations import plots
 from simulations.data import BUNDLED, DataSet, Reader, data_sets, load
 from simulations.paper.flynn import cross_validated
 from simulations.plots import Line, Panel
-from simulations.results import Row, chosen, markdown_table
+from simulations.results import Array, Row, chosen, markdown_table
 from simulations.study import MODEL, Option, Study, code_digest, names
-
-Array = npt.NDArray[np.int64]
 
 NAMES = {"m": "m / d", "s": "s / d", "rho": "rho", "gamma": "gamma"}
 _CODE = code_digest(*MODEL, "simulations.paper", "simulations.data")
@@ -127,18 +124,6 @@ def _means(rows: Sequence[Row]) -> pd.Series:
     return pd.DataFrame(rows).groupby(["set", "parameter", "value"], sort=True)["accuracy"].mean()
 
 
-def table(rows: Sequence[Row]) -> list[Row]:
-    """The figures in numbers: means over the lines of a panel at four values of the parameter."""
-    means, lines = _means(rows), []
-    for name in dict.fromkeys(row["set"] for row in rows):
-        for parameter, label in NAMES.items():
-            mine = means[name, parameter]
-            places = {"first": 0, "second": 1, "best": mine.argmax(), "last": -1}
-            shown = {what: f"{mine.iloc[i]:.3f} at {mine.index[i]:.3g}" for what, i in places.items()}
-            lines.append({"set": name, "parameter": label} | shown)
-    return lines
-
-
 CLAIMS = (
     ("m", "for fixed rho, accuracy grows with m, up to a bound; clear for many columns, erratic for few"),
     ("s", "d <= 20: better up to about s = .5 d, then worse; d larger: s hardly matters"),
@@ -192,9 +177,9 @@ def main(arguments: list[str]) -> None:
     extent = (
         f"{plan.values} values of each parameter, {plan.folds} folds, m at most {plan.largest_dim}. Sets: {shapes}."
     )
-    tables = markdown_table(verdicts(rows)), markdown_table(table(rows))
-    study.finish([study.about, extent, tables[0], *pictures, "Means over the lines of each panel:", tables[1]])
-    print("\n" + markdown_table(verdicts(rows)))
+    claims = markdown_table(verdicts(rows))
+    study.finish([study.about, extent, claims, *pictures])
+    print("\n" + claims)
 
 
 def _panel(rows: Sequence[Row], name: str, parameter: str) -> Panel:

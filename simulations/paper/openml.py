@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from simulations import plots
+from simulations.accuracy import write
 from simulations.baselines import CENTRALISED, KNN, KNN_AS_IS, ONE_NN_AS_IS, Settings
 from simulations.data import data_sets
 from simulations.methods import FLYNN, OTHERS, PAPER, run
 from simulations.paper.sets import readers
-from simulations.results import Row, against, by_method, compare, fold_rows, markdown_table, summarised
+from simulations.results import Row, against, by_method, compare, markdown_table, summarised
 from simulations.study import JOBS, MOST, SETS, Study
 
 METHODS = (KNN, KNN_AS_IS, "SBFC", "LR", "MLP", *CENTRALISED, FLYNN, PAPER)
@@ -35,12 +37,13 @@ AGAINST = {
 }  # fmt: skip
 """kNN and 1-NN have the better of two scalings unless the name says otherwise."""
 
-PRINTED: dict[str, Row] = {
-    "kNN": {"won": 0.55, "W/T/L": "39/2/30", "improvement": 0.0035, "t p": "5.3e-02", "Wilcoxon p": "7.6e-02"},
-    "1-NN": {"won": 0.66, "W/T/L": "47/2/22", "improvement": 0.0236, "t p": "1.5e-05", "Wilcoxon p": "2.8e-05"},
-    "SBFC": {"won": 0.99, "W/T/L": "70/0/1", "improvement": 0.254, "t p": "<1e-08", "Wilcoxon p": "<1e-08"},
-    "LR": {"won": 0.62, "W/T/L": "44/1/26", "improvement": 0.018, "t p": "4.1e-02", "Wilcoxon p": "7.7e-03"},
-    "MLP": {"won": 0.75, "W/T/L": "53/0/18", "improvement": 0.0617, "t p": "7.0e-08", "Wilcoxon p": "1.0e-08"},
+_COLUMNS = ("won", "W/T/L", "improvement", "t p", "Wilcoxon p")
+PRINTED: dict[str, tuple[Any, ...]] = {
+    "kNN": (0.55, "39/2/30", 0.0035, 5.3e-02, 7.6e-02),
+    "1-NN": (0.66, "47/2/22", 0.0236, 1.5e-05, 2.8e-05),
+    "SBFC": (0.99, "70/0/1", 0.254, "<1e-08", "<1e-08"),
+    "LR": (0.62, "44/1/26", 0.018, 4.1e-02, 7.7e-03),
+    "MLP": (0.75, "53/0/18", 0.0617, 7.0e-08, 1.0e-08),
 }
 """The paper's tables "Evaluating FlyNN on OpenML datasets" and "Comparing FlyNN to baselines on OpenML datasets"."""
 
@@ -57,30 +60,13 @@ def table(scores: Mapping[str, Mapping[str, float]]) -> list[Row]:
     lines: list[Row] = []
     for name, label in AGAINST.items():
         if label in PRINTED:
-            lines.append(_line("the paper, printed", label, 71, PRINTED[label]))
+            printed = dict(zip(_COLUMNS, PRINTED[label], strict=True))
+            lines.append({"against": label, "FlyNN": "the paper, printed", "sets": 71} | printed)
         for variant, what in VARIANTS.items():
             found = compare(scores[variant], scores[name], scores[KNN])
-            lines.append(_line(what, label, found["sets"], found) | {"worst": _worst(found)})
+            shown = {key: found.get(key, "") for key in ("sets", *_COLUMNS, "worst", "worst set")}
+            lines.append({"against": label, "FlyNN": what} | shown)
     return lines
-
-
-def _line(who: str, against: str, sets: int, row: Row) -> Row:
-    values = [row[name] if isinstance(row[name], str) else f"{row[name]:.1e}" for name in ("t p", "Wilcoxon p")]
-    return {
-        "against": against,
-        "FlyNN": who,
-        "sets": sets,
-        "(i) won": f"{row['won']:.2f}",
-        "(ii) W/T/L": row["W/T/L"],
-        "(iii) improvement": f"{100 * row['improvement']:+.2f} %",
-        "(iv) t-test": values[0],
-        "(v) Wilcoxon": values[1],
-        "worst": "",
-    }
-
-
-def _worst(row: Row) -> str:
-    return f"{-100 * row['worst']:+.1f} % ({row['worst set']})" if row["worst"] > 0 else "never worse"
 
 
 def draw(scores: Mapping[str, Mapping[str, float]], folder: Path) -> list[str]:
@@ -112,9 +98,7 @@ def main(arguments: list[str]) -> None:
     rows = summarised(by_fold, seed=settings.seed)
     scores = accuracies(rows)
     lines, beaten = table(scores), against(rows, FLYNN, OTHERS)
-    folds = fold_rows(by_fold, {data.name: data.sizes for data in sets})
-    for name, written in {"openml": rows, "folds": folds, "against": beaten, "comparison": lines}.items():
-        study.write(name, written)
+    write(study, by_fold, sets, {"openml": rows, "against": beaten, "comparison": lines})
     shown = (VARIANTS | AGAINST).items()
     per_set: list[Row] = [d.shape | {label: scores[name][d.name] for name, label in shown} for d in sets]
     parts = [markdown_table(lines), "FlyNN with its defaults:", markdown_table(beaten), *draw(scores, study.folder)]

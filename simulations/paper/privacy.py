@@ -58,17 +58,14 @@ from simulations.paper.privacy_settings import (
 )
 from simulations.paper.top_t import PaperTopT
 from simulations.plots import Line, Panel
-from simulations.results import Row, chosen, markdown_table
+from simulations.results import Array, Row, chosen, markdown_table
 from simulations.study import MODEL, Cells, Option, Study, at_least, code_digest, names
-
-Array = npt.NDArray[Any]
 
 PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
 GAUSSIAN, LAPLACE, ROUNDS = "Gaussian", "Laplace", "Gaussian, 24 rounds"
 _N_ROUNDS = 24
 OLD_HASH = ", the paper's hash"
 
-_ONCE = "Noise as parties draw it, by OpenDP, at one point of each figure:"
 _CODE = code_digest(*MODEL, "flwr_flynn.privacy", "simulations.paper", "simulations.baselines")
 
 
@@ -253,21 +250,6 @@ def table(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
-def as_parties_draw(rows: Sequence[Row], drawn: Sequence[Row]) -> list[Row]:
-    """One draw of OpenDP's noise for each mechanism, beside the draws from a seed of the same epsilon and T."""
-
-    def name(row: Row) -> tuple[Any, ...]:
-        return row["setting"], row["mechanism"], row["epsilon"], row["T"]
-
-    seeded = {name(row): f"{row['mean']:.3f} ± {row['sd']:.3f}" for row in rows if row["mechanism"] != BEST}
-    return [
-        {"setting": row["setting"], "mechanism": row["mechanism"], "epsilon": f"{row['epsilon']:g}", "T": row["T"]}
-        | {"OpenDP, one draw": f"{row['mean']:.3f}", "from a seed": seeded[name(row)]}
-        for row in drawn
-        if row["epsilon"] and row["mechanism"] != BEST and name(row) in seeded
-    ]
-
-
 def _line(name: str, along: str, rows: Sequence[Row]) -> Line:
     rows = sorted(rows, key=lambda row: row[along] or 0)
     return Line(name, *([row[key] for row in rows] for key in (along, "mean", "sd")))
@@ -321,19 +303,17 @@ def main(arguments: list[str]) -> None:
     )  # fmt: skip
     plan = replace(study.sized(Plan(), QUICK), noise=study.chosen.noise)
     plan = replace(plan, repetitions=study.chosen.repetitions or plan.repetitions)
-    once = replace(plan, noise="opendp", epsilons=(1.0,), released=(50,), repetitions=1)
-    tasks, rows, drawn = readers(study.chosen.data, study.chosen.quick), list[Row](), list[Row]()
+    tasks, rows = readers(study.chosen.data, study.chosen.quick), list[Row]()
     for name in study.wanted(tasks):
         task = tasks[name]()
         rows += measure(task, plan, study.cells)
-        drawn += measure(task, once, study.cells)
     source = "from a seed: for simulations, no privacy" if plan.noise == "simulated" else "OpenDP's"
     what = (
         f"Balanced accuracy, {PARTIES} parties, mean ± sd of {plan.repetitions} draws of the noise ({source}), "
         f"by epsilon\n{GAUSSIAN}, with and without rounds: delta {DELTA:g}; others pure. Nothing but the paper's T is "
         "picked on test data."
     )
-    tables = markdown_table(table(rows)), markdown_table(as_parties_draw(rows, drawn))
-    print(what, tables[0], _ONCE, tables[1], sep="\n\n")
+    shown = markdown_table(table(rows))
+    print(what, shown, sep="\n\n")
     study.write("privacy", rows)
-    study.finish([study.about, what, tables[0], *draw(rows, study.folder), _ONCE, tables[1]])
+    study.finish([study.about, what, shown, *draw(rows, study.folder)])

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import joblib
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import HashSpec
 from flwr_flynn.errors import DataError
 from flwr_flynn.privacy import suggest_spec
 from simulations.data import load
+from simulations.results import Array
 from simulations.scattering import scattered
-
-Array = npt.NDArray[np.generic]
 
 PARTIES = 2
 DELTA = 1e-5  # of `GaussianCounts`; all others promise pure epsilon
@@ -149,21 +147,19 @@ def behind_scattering(path: Path, name: str) -> Task:
 
 def readers(folder: Path | None, quick: bool) -> dict[str, Callable[[], Task]]:
     """Readers of the data sets, by the name on the command line."""
-    path, fashion = ((folder or Path()) / f"{name}.npz" for name in ("mnist", "fashion_mnist"))
-    has_mnist, has_fashion = (folder is not None and file.exists() for file in (path, fashion))
-    if not has_mnist:
+    path, fashion = ((folder or Path("/nowhere")) / f"{name}.npz" for name in ("mnist", "fashion_mnist"))
+    if not path.exists():
         print("MNIST is left out: there is no mnist.npz in a folder --data", file=sys.stderr)
     found = {
-        "synthetic-1e4": (True, partial(synthetic, 10**4)),
-        "synthetic-1e5": (not quick, partial(synthetic, 10**5)),
-        "mnist-3v8": (has_mnist, partial(mnist, path, (3, 8))),
-        "mnist": (has_mnist and not quick, partial(mnist, path, tuple(range(10)))),
-        "mnist-scattering": (has_mnist and not quick, partial(behind_scattering, path, "MNIST, scattering")),
-        "fashion_mnist-scattering": (
-            has_fashion and not quick, partial(behind_scattering, fashion, "Fashion, scattering"),
-        ),
-    }  # fmt: skip
-    return {name: reader for name, (is_there, reader) in found.items() if is_there}
+        "synthetic-1e4": partial(synthetic, 10**4),
+        "synthetic-1e5": partial(synthetic, 10**5),
+        "mnist-3v8": partial(mnist, path, (3, 8)),
+        "mnist": partial(mnist, path, tuple(range(10))),
+        "mnist-scattering": partial(behind_scattering, path, "MNIST, scattering"),
+        "fashion_mnist-scattering": partial(behind_scattering, fashion, "Fashion, scattering"),
+    }
+    wanted = ("synthetic-1e4", "mnist-3v8") if quick else tuple(found)
+    return {name: found[name] for name in wanted if name.startswith("synthetic") or found[name].args[0].exists()}
 
 
 def label(task: Task, spec: HashSpec) -> str:

@@ -27,11 +27,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import Answer
@@ -39,15 +39,13 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from simulations import plots
 from simulations.bench import SHAPES, Shape, points
 from simulations.plots import Line, Panel
-from simulations.results import Row, chosen, markdown_table
+from simulations.results import Array, Row, chosen, markdown_table
 from simulations.runner import Federation, run
 from simulations.study import FEDERATED, SETS, Cells, Option, Study, at_least, code_digest, n_cores
 from simulations.workers import Workers, workers
 
-Array = npt.NDArray[Any]
-
 PARTIES = (1, 2, 4, 8, 16)
-PATH, WALL = "critical path", "wall"
+PAPER, PATH, WALL = "the paper", "critical path", "wall"
 _STAND_INS = 2000  # different samples of a stand-in; more are repetitions of these
 _CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.bench", "simulations.paper.scaling")
 
@@ -173,28 +171,24 @@ def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float
     return lines
 
 
-def printed() -> dict[str, list[tuple[int, float]]]:
-    """The paper's speed-ups."""
-    return {
-        name: [(tau, times[0] / t) for tau, t in zip(PARTIES, times, strict=True)] for name, times in PRINTED.items()
-    }
+def printed(names: Sequence[str]) -> list[Row]:
+    """The paper's rows of these sets."""
+    return [
+        {"set": name, "measured": PAPER, "n": SIZES[name], "data": "", "cores": 16, "parties": tau, "seconds": seconds}
+        for name in names
+        for tau, seconds in zip(PARTIES, PRINTED[name], strict=True)
+    ]
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
-    """Seconds, and speed-ups in brackets: the paper's line, then ours."""
+    """Seconds, and speed-ups in brackets: a line for each set and way of measuring."""
     lines = []
-    for name in dict.fromkeys(row["set"] for row in rows):
-        times = PRINTED[name]
-        cells = {f"tau={tau}": f"{t:.2f} s ({times[0] / t:.2f})" for tau, t in zip(PARTIES, times, strict=True)}
-        lines.append({"set": name, "points": SIZES[name], "measured": "the paper, 16 cores"} | cells)
-        for what in (PATH, WALL):
-            mine = {row["parties"]: row for row in chosen(rows, set=name, measured=what)}
-            if mine:
-                one = mine[1]["seconds"]
-                cells = {f"tau={t}": f"{row['seconds']:.2f} s ({one / row['seconds']:.2f})" for t, row in mine.items()}
-                about = f"{what}, parties one by one" if what == PATH else f"{what}, {mine[1]['cores']} cores"
-                source = "" if mine[1]["data"] != "stand-in" else " (stand-in)"
-                lines.append({"set": name + source, "points": mine[1]["n"], "measured": about} | cells)
+    for name, what in product(dict.fromkeys(row["set"] for row in rows), (PAPER, PATH, WALL)):
+        if mine := chosen(rows, set=name, measured=what):
+            source, cores = " (stand-in)" * (mine[0]["data"] == "stand-in"), f"{what}, {mine[0]['cores']} cores"
+            line = {"set": name + source, "points": mine[0]["n"], "measured": PATH if what == PATH else cores}
+            times = {row["parties"]: (row["seconds"], mine[0]["seconds"] / row["seconds"]) for row in mine}
+            lines.append(line | {f"tau={tau}": f"{s:.2f} s ({ratio:.2f})" for tau, (s, ratio) in times.items()})
     return lines
 
 
@@ -211,7 +205,7 @@ def main(arguments: list[str]) -> None:
     if study.chosen.examples is not None:
         plan = replace(plan, examples=study.chosen.examples)
     wanted = study.wanted(SIZES)[: None if study.chosen.sets else plan.sets]
-    cores, rows = n_cores(), list[Row]()
+    cores, rows = n_cores(), printed(wanted)
     with workers("process" if no_wall else "ray", n_cpus=cores) as place:
         if not no_wall:  # workers start, and compile what they run
             X, y, _ = data(SHAPES[0], folder, Plan(64, 1))
@@ -219,10 +213,9 @@ def main(arguments: list[str]) -> None:
         for shape in (shape for shape in SHAPES if shape.name in wanted):
             rows += measure(shape, folder, plan, study.cells, None if no_wall else place, cores)
             study.write("scaling", rows)
-    sources = {"the paper, 16 cores": {name: line for name, line in printed().items() if name in wanted}}
-    sources["ours, critical path (parties one by one)"] = speed_ups(rows, PATH)
-    if not no_wall:
-        sources[f"ours, wall time on {cores} cores"] = speed_ups(rows, WALL)
+    titles = {PAPER: "the paper, 16 cores", PATH: "ours, critical path (parties one by one)"}
+    titles |= {} if no_wall else {WALL: f"ours, wall time on {cores} cores"}
+    sources = {title: speed_ups(rows, what) for what, title in titles.items()}
     axes = {"xlabel": "parties", "ylabel": "times as fast as one party", "xscale": "log2", "yscale": "log2"}
     linear = Line("linear", PARTIES, PARTIES, look={"color": "grey", "marker": None})
     panels = [
@@ -230,7 +223,7 @@ def main(arguments: list[str]) -> None:
         for title, of in sources.items()
     ]
     figure = plots.lines(panels, study.folder / "scaling.png", (4.2, 4.0), legend=7)
-    same = all(len({row["sha256"] for row in chosen(rows, set=name)}) == 1 for name in wanted)
+    same = all(len({row["sha256"] for row in chosen(rows, set=name) if "sha256" in row}) == 1 for name in wanted)
     counts = f"All federations of a set {'led' if same else 'did NOT all lead'} to the same counts, by SHA-256."
     study.finish([study.about, markdown_table(table(rows)), figure, counts])
     print("\n" + markdown_table(table(rows)))

@@ -49,12 +49,6 @@ def test_votes_for_every_k_at_once():
             assert mine[k - 1] == min(label for label, n in votes.items() if n == max(votes.values()))
 
 
-def test_votes_can_be_divided_by_class_sizes():
-    labels = np.array([[0, 0, 1, 1, 0]])
-    assert baselines.knn_predictions(labels, 2).tolist() == [[0, 0, 0, 0, 0]]
-    assert baselines.knn_predictions(labels, 2, np.array([20, 10])).tolist() == [[0, 0, 0, 1, 1]]
-
-
 @pytest.mark.parametrize("k", [1, 4, 15])
 def test_knn_is_scikit_learns_where_nothing_ties(k):
     generator = np.random.default_rng(5)

@@ -324,7 +324,7 @@ def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, tmp_path, capsys)
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 damaged", b"\x93NUMPY\x01\x00"])
 def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
     (tmp_path / "odd.npz").write_bytes(content)
-    with raises(DataError, match="^odd.npz"):
+    with pytest.raises(DataError, match=r"^odd\.npz"):
         load(tmp_path / "odd.npz")
 
 
@@ -332,7 +332,7 @@ def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
     whole = (folder / "split.npz").read_bytes()
     for cut in range(0, len(whole), 97):
         (tmp_path / "odd.npz").write_bytes(whole[:cut])
-        with raises(DataError, match="^odd.npz"):
+        with pytest.raises(DataError, match=r"^odd\.npz"):
             load(tmp_path / "odd.npz")
 
 

@@ -16,7 +16,7 @@ from simulations import __main__ as command
 from simulations import gradients, noniid, splits
 from simulations import noniid_page as page
 from simulations.gradients import Recipe
-from simulations.results import markdown_table
+from simulations.results import behind, markdown_table
 from tests.simulations.tables import read
 
 pytest.importorskip("flwr_datasets")
@@ -318,7 +318,7 @@ def test_there_is_a_row_for_every_cell(finished):
     folder, rows = finished
     assert len(rows) == 3 * len(noniid.METHODS)
     assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
-    assert {row["rounds"] for row in rows if row["method"] in noniid.BASELINES} == {"3"}
+    assert {row["rounds"] for row in rows if row["method"] in page.BASELINES} == {"3"}
     assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
     for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
         assert (folder / f"{name}.png").stat().st_size > 10_000
@@ -434,7 +434,7 @@ def known_rows():
         harm = {"worse": seed, "better": 2, "judged": 4, "drop": 0.1 * seed, "drop of": 10 * seed}
         ours = {"method": page.THOROUGH, "personal accuracy": mean, "personal worst": worst}
         rows.append(about | ours | harm)
-        for i, method in enumerate(noniid.BASELINES):
+        for i, method in enumerate(page.BASELINES):
             rows.append(
                 about | {"method": method, "personal accuracy": 0.8 - i / 100, "personal worst": 0.5, "up": 3000}
             )
@@ -453,10 +453,10 @@ def test_cells_are_counted_where_ours_is_ahead_or_equal():
         "0.800",
         "0.50",
     )
-    assert page.losses(frame) == [
-        {"set": "a", "parties": 4, "split": "IID", "mean": "0.700, 0.800 by FedAvg LR, 1 of 2 seeds", "worst party": ""}
-    ]
-    assert page.losses(frame.iloc[:1]) == []
+    means = frame["personal accuracy"][[page.THOROUGH, *page.BASELINES]]
+    (line,) = behind(means, page.THOROUGH, page.BASELINES)
+    assert (line["seed"], line[page.THOROUGH], line["best"], line["by"]) == (1, 0.7, 0.8, "FedAvg LR")
+    assert behind(means.iloc[:1], page.THOROUGH, page.BASELINES) == []
     incomplete = [row for row in known_rows() if (row["seed"], row["method"]) != (1, "SCAFFOLD LR")]
     assert len(page.beside(incomplete)) == 1
 

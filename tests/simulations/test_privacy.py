@@ -201,7 +201,7 @@ def test_mnist_is_cut_to_the_digits_asked_for(tmp_path):
 
 def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     path = tmp_path / "mnist.npz"
-    write_digits(path, y=np.zeros(60, int))
+    write_digits(path, y=np.arange(60) % 3, y_test=np.arange(30) % 3)
     with raises(DataError, field="mnist.npz", expected="training and test samples of the digits (3, 8)"):
         mnist(path, (3, 8))
     path.write_bytes(b"nothing")
