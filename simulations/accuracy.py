@@ -20,7 +20,7 @@ import pandas as pd
 
 from simulations import plots
 from simulations.baselines import CENTRALISED, KNN, Settings
-from simulations.data import BUNDLED, DataSet, data_sets, files
+from simulations.data import DataSet, data_sets, files
 from simulations.methods import ABLATION, COMPARED, FLYNN, MAIN, OTHERS, PAPER, THOROUGH, run
 from simulations.results import (
     Row,
@@ -38,15 +38,11 @@ SHARED = {
     "sets": SETS,
     "max_examples": MOST,
     "folds": Option("default: 10, quick: 3, full: 5", at_least(2)),
-    "official": Option("no folds where a set has a test split, but that", bool),
     "jobs": JOBS,
     "threads": Option("threads of each method (default: 1)", at_least(1), 1),
 }
-_SHOWN = {
-    KNN: "kNN, tuned", **{name: name for name in CENTRALISED.values()}, "1-NN standardised": "1-NN, standardised",
-    "SBFC": "SBFC, tuned", "LR, one epoch": "LR, one epoch", "MLP, one epoch": "MLP, one epoch",
-}  # fmt: skip
-_OURS = {FLYNN: "FlyNN, defaults", THOROUGH: "FlyNN, thorough", PAPER: "FlyNN of the paper, tuned"}
+_SHOWN = (KNN, *CENTRALISED.values(), "1-NN standardised", "SBFC", "LR, one epoch", "MLP, one epoch")
+_OURS = (FLYNN, THOROUGH, PAPER)
 
 
 def started(experiment: str, title: str, docstring: str | None, arguments: Sequence[str], **more: Option) -> Any:
@@ -58,9 +54,8 @@ def started(experiment: str, title: str, docstring: str | None, arguments: Seque
     if chosen.quick:
         settings = replace(settings, draws=3, largest_dim=1024)
     most = study.sized(2000, 300, 0) if chosen.max_examples is None else chosen.max_examples
-    known = BUNDLED if chosen.data is None else files(chosen.data)
-    how = {"folds": settings.folds, "seed": settings.seed, "most": most, "official": chosen.official}
-    return study, settings, data_sets(known, study.wanted(known), **how)
+    known = files(chosen.data)
+    return study, settings, data_sets(known, study.wanted(known), folds=settings.folds, seed=settings.seed, most=most)
 
 
 def main(arguments: list[str]) -> None:
@@ -100,14 +95,12 @@ def draw(means: dict[str, dict[str, float]], folder: Any) -> list[str]:
 
     Methods that were not measured are left out. Returns the figures in Markdown.
     """
-    baselines = [(FLYNN, _OURS[FLYNN], name, label) for name, label in _SHOWN.items()]
-    variants = [(name, label, KNN, _SHOWN[KNN]) for name, label in _OURS.items()]
     figures = []
     for what, title, pairs in (
-        ("baselines", "Balanced accuracy, a point per data set", baselines),
-        ("variants", "Balanced accuracy against tuned kNN", variants),
+        ("baselines", "Balanced accuracy, a point per data set", [(FLYNN, other) for other in _SHOWN]),
+        ("variants", "Balanced accuracy against tuned kNN", [(ours, KNN) for ours in _OURS]),
     ):
-        panels = [(a, means[x], b, means[y]) for x, a, y, b in pairs if {x, y} <= means.keys()]
+        panels = [(x, means[x], y, means[y]) for x, y in pairs if {x, y} <= means.keys()]
         if panels:
             figures.append(plots.scatter(panels, title, folder / f"accuracy_{what}.png"))
     return figures

@@ -9,6 +9,9 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
 - the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
   size of a block of samples, in the narrowest type that holds the sums.
+
+The table has microseconds per sample to hash and count one ("ours") and to predict one, on one thread; times as fast as
+lean SciPy on integers ("x lean"), as with all threads, and as kNN; "ns" per sample and row of the matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from flwr_flynn.hashing import winner_kernels as kernels
 from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations import bench_default, plots
-from simulations.data import load
+from simulations.data import load, paths
 from simulations.lean import best_in_turn, lean_count, lean_matrix, lean_rows
 from simulations.results import Array, Row, markdown_table
 from simulations.study import Study
@@ -68,9 +71,9 @@ SHAPES = PAPER_SHAPES + [
 
 def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
     """n samples as they come (integers) and their classes; a stand-in of the same shape where there is no file."""
-    path = None if folder is None else folder / f"{shape.file}.npz"
-    if shape.file == "digits" or (path is not None and path.exists()):
-        X, y, _ = load("digits" if shape.file == "digits" else str(path))
+    there = {"digits": "digits"} | paths(folder)
+    if shape.file in there:
+        X, y, _ = load(there[shape.file])
         return X[:n], y[:n], "bundled" if shape.file == "digits" else "real"
     # Smooth grey pictures: neighbouring pixels alike, like photographs; letters are 16 numbers of 0 to 15.
     generator = np.random.default_rng(0)
@@ -186,10 +189,6 @@ def prediction(shape: Shape, options: Any) -> Row:
 
 
 _IN_SHORT = ("shape", "data", "d", "m", "ours us/point", "predict us/point", "ns")
-_LEGEND = (
-    "Microseconds per sample to hash and count one (`ours`) and to predict one, on one thread; times as fast as lean "
-    "SciPy on integers (`x lean`), as with all threads, and as kNN; `ns` per sample and row of the matrix."
-)
 
 
 def main(arguments: list[str]) -> None:
@@ -201,7 +200,7 @@ def main(arguments: list[str]) -> None:
         rows.append(hashing(shape, study.chosen) | prediction(shape, study.chosen))
         study.write("bench", rows)
     short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
-    parts = [_LEGEND, markdown_table(short)]
+    parts = [markdown_table(short)]
     bars = {key: [(row["shape"], row[key]) for row in rows] for key in ("x lean", "float32 x lean")}
     panels = [(title, {name: [value] for name, value in pairs}) for title, pairs in bars.items()]
     label = "times as fast as lean SciPy, one thread"

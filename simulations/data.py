@@ -16,6 +16,8 @@ from typing import Any
 
 import joblib
 import numpy as np
+from sklearn import datasets
+from sklearn.model_selection import StratifiedKFold
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
@@ -107,10 +109,8 @@ def real(n: int, d: int, seed: int) -> tuple[Array, Array]:
     All columns are informative and no label is wrong (paper, "Synthetic data description"). What the paper leaves open
     is as in the authors' programs: corners are 1.2 from the middle in each direction.
     """
-    from sklearn.datasets import make_classification
-
     kinds = {"n_informative": d, "n_redundant": 0, "n_classes": 5, "n_clusters_per_class": 3, "class_sep": 1.2}
-    X, y = make_classification(n, d, random_state=seed, **kinds)
+    X, y = datasets.make_classification(n, d, random_state=seed, **kinds)
     return X, y
 
 
@@ -123,32 +123,31 @@ def binary(n: int, d: int, ones: int, seed: int) -> tuple[Array, Array]:
 
 
 Reader = Callable[[], Sequence[Any]]
-"""Reads samples and labels, and maybe the number of the last samples that are a test split."""
-
-
-def _bundled(name: str, *arguments: Any, **options: Any) -> Reader:
-    from sklearn import datasets
-
-    return partial(getattr(datasets, name), *arguments, **options)
+"""Reads samples and labels; more may follow, which is not used."""
 
 
 BUNDLED: dict[str, Reader] = {
     "digits": partial(load, "digits"),
-    **{name: _bundled(f"load_{name}", return_X_y=True) for name in ("iris", "wine", "breast_cancer")},
-    "moons": _bundled("make_moons", 1000, noise=0.2, random_state=0),
-    "circles": _bundled("make_circles", 1000, noise=0.1, factor=0.5, random_state=0),
+    **{name: partial(getattr(datasets, f"load_{name}"), return_X_y=True) for name in ("iris", "wine", "breast_cancer")},
+    "moons": partial(datasets.make_moons, 1000, noise=0.2, random_state=0),
+    "circles": partial(datasets.make_circles, 1000, noise=0.1, factor=0.5, random_state=0),
     "synthetic": partial(real, 1000, 50, seed=0),
     "synthetic_binary": partial(binary, 1000, 50, 20, seed=0),
 }
 """Sets that need no files: scikit-learn's small sets, two in the plane, and synthetic ones as in the paper."""
 
 
-def files(folder: Path) -> dict[str, Reader]:
-    """Readers of the .npz files of a folder, by name."""
-    found = {path.stem: partial(load, path) for path in sorted(folder.glob("*.npz"))}
-    if not found:
+def paths(folder: Path | None) -> dict[str, Path]:
+    """The .npz files of a folder, by name; none without a folder."""
+    return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.npz"))}
+
+
+def files(folder: Path | None) -> dict[str, Reader]:
+    """Readers of the .npz files of a folder, by name; without a folder those of the bundled sets."""
+    found = {stem: partial(load, path) for stem, path in paths(folder).items()}
+    if folder is not None and not found:
         raise DataError("--data", ".npz files", f"none in {folder}")
-    return found
+    return found or BUNDLED
 
 
 # ---- folds
@@ -164,32 +163,19 @@ def drawn(codes: Array, n: int, generator: np.random.Generator) -> Array:
     return np.sort(order[np.argsort(keep[order], kind="stable")[:n]])
 
 
-def folded(
-    name: str, X: Array, y: Array, n_test: int = 0, *, folds: int = 10, seed: int = 0, most: int = 0,
-    official: bool = False,
-) -> DataSet:  # fmt: skip
+def folded(name: str, X: Array, y: Array, *_: Any, folds: int = 10, seed: int = 0, most: int = 0) -> DataSet:
     """A data set with its stratified folds; with more than `most` samples (0: any) a stratified subsample of it.
-
-    If `official`, the last `n_test` samples are the only ones held out, as far as there are any.
 
     Raises
     ------
     DataError
         Fewer than two classes with two samples each, or no class with a sample for each fold.
     """
-    from sklearn.model_selection import StratifiedKFold
-
-    codes, n_test = np.unique(y, return_inverse=True)[1], n_test if official else 0
-    fold = np.where(np.arange(len(X)) < len(X) - n_test, -1, 0)
+    codes = np.unique(y, return_inverse=True)[1]
     if most and len(X) > most:
-        chosen = drawn(codes, most, np.random.default_rng(seed))
-        X, codes, fold = X[chosen], np.unique(codes[chosen], return_inverse=True)[1], fold[chosen]
-    codes = codes.astype(np.int64)
-    if n_test:
-        if fold.max() < 0 or len(np.unique(codes[fold < 0])) < 2:
-            raise DataError(name, "two classes to learn from, and a test split", f"{(fold == 0).sum()} to test on")
-        return DataSet(name, X, codes, fold)
-    sizes = np.bincount(codes)
+        rows = drawn(codes, most, np.random.default_rng(seed))
+        X, codes = X[rows], np.unique(codes[rows], return_inverse=True)[1]
+    codes, fold, sizes = codes.astype(np.int64), np.zeros(len(X), np.int64), np.bincount(codes)
     if (sizes > 1).sum() < 2 or sizes.max() < folds:
         expected = f"for {folds} folds two classes with two samples each, and one with {folds} samples"
         raise DataError(name, expected, f"{len(codes)} samples in {len(sizes)} classes")

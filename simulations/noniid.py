@@ -32,6 +32,7 @@ pieces are kept under the output folder; those of the baselines are used again w
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -315,8 +316,7 @@ def run(study: Study, sources: Sequence[str], plan: Plan, where: str | Workers) 
 
 def _finished(name: str, plan: Plan, cells: Cells) -> None:
     """Compute the pieces of a data set that are not there."""
-    for _ in Pieces(read(name, plan.largest), plan, cells, "process").rows():
-        pass
+    deque(Pieces(read(name, plan.largest), plan, cells, "process").rows(), 0)
 
 
 def main(arguments: list[str]) -> None:
@@ -325,14 +325,13 @@ def main(arguments: list[str]) -> None:
         "noniid", "Non-IID parties", __doc__, arguments,
         f"seeds {', '.join(map(str, FULL.seeds))} for few columns and parties",
         sets=Option(f"digits or sets of --data (default: digits, or {', '.join(ALL_SETS)})", names, ()),
-        parties=Option("numbers of parties, with commas between (default: 10,100)", integers, ()),
+        parties=Option("numbers of parties, with commas between (default: 10,100)", integers),
         jobs=JOBS._replace(what="processes, a data set each (default: 1)"), finished=FINISHED,
         where=Option("where parties run", str, "process", WHERE),
         ray_address=Option("address of a Ray cluster; with --where ray"),
     )  # fmt: skip
     chosen = study.chosen
-    plan = study.sized(Plan(), QUICK, FULL)
-    plan = replace(plan, parties=chosen.parties or plan.parties)
+    plan = study.sized(Plan(), QUICK, FULL, parties=chosen.parties)
     if chosen.jobs > 1 and chosen.where != "process":
         raise DataError("--jobs", "1 with --where ray", chosen.jobs)
     wanted = chosen.sets or (ALL_SETS if chosen.data else ("digits",))

@@ -92,11 +92,11 @@ def figure(
     whole.suptitle(title, fontsize=11)
     yield list(axes.flat[:n])
     if legend:
-        pairs = [zip(*reversed(axis.get_legend_handles_labels()), strict=True) for axis in axes.flat]
-        entries = dict(reversed([*itertools.chain(*pairs)]))  # of equal labels the first
-        order = dict.fromkeys(label for axis in axes.flat for label in axis.get_legend_handles_labels()[1])
-        handles = [entries[label] for label in order]
-        whole.legend(handles, list(order), loc="outside lower center", ncol=legend, fontsize=8, frameon=False)
+        pairs = [pair for axis in axes.flat for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+        handles = {label: handle for handle, label in reversed(pairs)}  # of equal labels the first
+        labels = list(dict.fromkeys(label for _, label in pairs))
+        shown = [handles[label] for label in labels]
+        whole.legend(shown, labels, loc="outside lower center", ncol=legend, fontsize=8, frameon=False)
     whole.savefig(path, dpi=150, bbox_inches="tight")
     plt.close(whole)
     print(f"written: {path}")

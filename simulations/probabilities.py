@@ -19,7 +19,7 @@ import pandas as pd
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.model.metrics import overall, scored
-from simulations.data import BUNDLED, DataSet, data_sets, files, folded
+from simulations.data import DataSet, data_sets, files, folded
 from simulations.results import Array, Row, chosen, markdown_table
 from simulations.study import MODEL, SETS, Option, Study, at_least, code_digest, names
 
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> None:
         max_examples=Option("samples of each set (default: 2500)", at_least(1), 2500),
         methods=Option(f"some of {', '.join(known)}, with commas between (default: all)", names, ()),
     )  # fmt: skip
-    folds, there = study.chosen.folds, BUNDLED if study.chosen.data is None else files(study.chosen.data)
+    folds, there = study.chosen.folds, files(study.chosen.data)
     wanted = [name for name in study.wanted(there) if name in study.chosen.sets or name not in IMAGES]
     most = study.sized(study.chosen.max_examples, 300)
     sets = [*data_sets(there, wanted, folds=folds, most=most), *(generated(rate, folds) for rate in RATES)]

@@ -80,18 +80,11 @@ def compare(ours: Mapping[str, float], theirs: Mapping[str, float], reference: M
         t_p = float(ttest_1samp(normalised, 0).pvalue) if np.ptp(normalised) else float(not gain.any())
         wilcoxon_p = float(wilcoxon(normalised).pvalue) if gain.any() else 1.0
     worst = int(loss.argmax())
-    return {
-        "sets": len(names),
-        "won": float((gain > 0).mean()),
-        "W/T/L": f"{(gain > 0).sum()}/{(gain == 0).sum()}/{(gain < 0).sum()}",
-        "improvement": float(np.median(normalised)),
-        "median loss": float(np.median(loss)),
-        "mean loss": float(loss.mean()),
-        "worst": float(loss[worst]),
-        "worst set": names[worst],
-        "t p": t_p,
-        "Wilcoxon p": wilcoxon_p,
-    }
+    row = {"sets": len(names), "won": float((gain > 0).mean())}
+    row["W/T/L"] = "/".join(str((np.sign(gain) == sign).sum()) for sign in (1, 0, -1))
+    figures = {"improvement": np.median(normalised), "median loss": np.median(loss), "mean loss": loss.mean()}
+    row |= {name: float(value) for name, value in (figures | {"worst": loss[worst]}).items()}
+    return row | {"worst set": names[worst], "t p": t_p, "Wilcoxon p": wilcoxon_p}
 
 
 def by_method(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
@@ -136,13 +129,12 @@ def against(rows: Sequence[Row], ours: str, others: Sequence[str]) -> list[Row]:
         theirs = table.get(other, {})
         found = compare(table.get(ours, {}), theirs, theirs)
         if found["sets"]:
-            both = np.array([(a, theirs[name]) for name, a in table[ours].items() if name in theirs])
-            mine, other_mean = both.mean(axis=0).tolist()
-            lines.append({
-                "against": other, "sets": found["sets"], "median 1 - a/a_other": found["median loss"],
-                "won": found["won"], "worst": found["worst"], "worst set": found["worst set"],
-                f"mean of {ours}": mine, "mean of the other": other_mean,
-            })  # fmt: skip
+            line = {"against": other, "sets": found["sets"], "median 1 - a/a_other": found["median loss"]}
+            line |= {name: found[name] for name in ("won", "worst", "worst set")}
+            means = [[of[name] for name in table[ours] if name in theirs] for of in (table[ours], theirs)]
+            lines.append(
+                line | {f"mean of {ours}": float(np.mean(means[0])), "mean of the other": float(np.mean(means[1]))}
+            )
     return lines
 
 

@@ -13,10 +13,11 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import joblib
 
@@ -53,6 +54,11 @@ def at_least(low: int) -> Callable[[str], int]:
         return int(text)
 
     return parsed
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """So many seeds, from 0 on."""
+    return tuple(range(at_least(1)(text)))
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -121,11 +127,12 @@ class Study:
         self.chosen = self.parser.parse_args(arguments)
         self.start = time.perf_counter()
 
-    def sized(self, usual: T, quick: T, full: T | None = None) -> T:
-        """One of three plans, as the options have it."""
-        if full is not None and getattr(self.chosen, "full", False):
-            return full
-        return quick if self.chosen.quick else usual
+    def sized(self, usual: T, quick: T, full: T | None = None, **changes: Any) -> T:
+        """One of three plans, as the options have it, with the changes that are not None."""
+        is_full = full is not None and getattr(self.chosen, "full", False)
+        plan: Any = full if is_full else quick if self.chosen.quick else usual
+        given = {name: value for name, value in changes.items() if value is not None}
+        return cast(T, replace(plan, **given) if given else plan)
 
     def wanted(self, known: Iterable[str], option: str = "sets") -> list[str]:
         """Names that an option has, among those that are known; all without the option."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -34,12 +34,14 @@ from flwr_flynn.federated import compression
 from flwr_flynn.federated.codec import write_tensors
 from simulations import gradients, plots
 from simulations.bench import PAPER_SHAPES, Shape
+from simulations.data import paths
 from simulations.gradients import MODELS, Recipe, logits
 from simulations.lean import best_in_turn
 from simulations.plots import Line, Panel
 from simulations.results import Row, chosen, markdown_table
 from simulations.splits import Parts, deal_out, federated, read, source
-from simulations.study import FEDERATED, Cells, Option, Study, at_least, code_digest
+from simulations.study import FEDERATED, Cells, Option, Study, code_digest
+from simulations.study import seeds as numbered
 
 PARTY_SIZES = (50, 180, 600, 6000, 60000)
 FLYNN = "FlyNN"
@@ -94,7 +96,7 @@ def sizes_of(counts: ClassCounts) -> Row:
 
 def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
     """A row for each size of a party, up to `most` samples and to what there is; none where there is no file."""
-    if shape.file not in there(folder):
+    if shape.file not in ("digits", *paths(folder)):
         return
     data = load_dataset(source(shape.file, folder))
     order = np.random.default_rng(0).permutation(len(data.y))
@@ -106,11 +108,6 @@ def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
         hashing = time.perf_counter() - start
         about = {"set": shape.name, "L x m": f"{shape.n_classes} x {shape.hash_dim}", "points": n}
         yield about | sizes_of(counts) | {"hashing ms": 1e3 * hashing}
-
-
-def there(folder: Path | None) -> list[str]:
-    """Names of the sets that can be read: Digits, and the files of a folder."""
-    return ["digits", *(path.stem for path in folder.glob("*.npz"))] if folder is not None else ["digits"]
 
 
 # ---- a federation until it is as accurate
@@ -176,15 +173,14 @@ def in_short(rows: Sequence[Row]) -> list[Row]:
     for name, method in dict.fromkeys((row["set"], row["method"]) for row in rows):
         mine = chosen(rows, set=name, method=method)
         reached = sum(row["reached"] for row in mine)
-        middle = {key: float(np.median([row[key] for row in mine])) for key in ("up", "down", "accuracy")}
+        up, down, accuracy = (float(np.median([row[key] for row in mine])) for key in ("up", "down", "accuracy"))
         never = f"not reached in {mine[0]['most']:g}"
         reached_in = f"{np.median([row['rounds'] for row in mine if row['reached']]):g}" if reached else never
         if 0 < reached < len(mine):
             reached_in += f" in {reached} of {len(mine)} seeds, else {never}"
-        line = {"set": name, "method": method, "rounds": reached_in}
-        line |= {f"kB {way}": f"{middle[way] / 1000:.1f}" for way in ("up", "down")}
-        recipes = dict.fromkeys(_words(row["recipe"]) for row in mine if "recipe" in row)
-        lines.append(line | {"accuracy": f"{middle['accuracy']:.3f}", "recipes": "; ".join(recipes)})
+        line = {"set": name, "method": method, "rounds": reached_in, "kB up": f"{up / 1000:.1f}"}
+        recipes = "; ".join(dict.fromkeys(_words(row["recipe"]) for row in mine if "recipe" in row))
+        lines.append(line | {"kB down": f"{down / 1000:.1f}", "accuracy": f"{accuracy:.3f}", "recipes": recipes})
     return lines
 
 
@@ -216,15 +212,13 @@ def draw(sizes: Sequence[Row], rows: Sequence[Row], path: Path) -> str:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    seeds = Option("splits of the second table (default: 3, quick: 1)", at_least(1))
+    seeds = Option("splits of the second table (default: 3, quick: 1)", numbered)
     study = Study("traffic", "Bytes", __doc__, arguments, seeds=seeds)
-    plan, folder = study.sized(Plan(), QUICK), study.chosen.data
-    if study.chosen.seeds is not None:
-        plan = replace(plan, seeds=tuple(range(study.chosen.seeds)))
+    plan, folder = study.sized(Plan(), QUICK, seeds=study.chosen.seeds), study.chosen.data
     sizes = [row for shape in PAPER_SHAPES for row in party_rows(shape, folder, study.sized(60000, 600))]
     study.write("sizes", sizes)
     rows: list[Row] = []
-    for name in (name for name in COMPARED if name in there(folder)):
+    for name in (name for name in COMPARED if name in ("digits", *paths(folder))):
         rows += federations(source(name, folder), plan, study.cells)
         study.write("federations", rows)
     tables = markdown_table(sizes), markdown_table(in_short(rows))

@@ -42,10 +42,12 @@ from flwr_flynn.errors import ConfigError
 from simulations import baselines
 from simulations import trees_page as page
 from simulations.boosted import Recipe, boosted, by_flower, classes_of, sample_weights
+from simulations.data import paths
 from simulations.noniid import WIDE, is_pooled
 from simulations.results import Array, Row, markdown_table
 from simulations.splits import TEST_FRACTION, Parts, deal_out, defaults, read, source
-from simulations.study import FEDERATED, FINISHED, SETS, Cells, NotFinished, Option, Study, at_least, code_digest
+from simulations.study import FEDERATED, FINISHED, SETS, Cells, NotFinished, Option, Study, code_digest
+from simulations.study import seeds as numbered
 from simulations.trees_page import CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
 
 N_PARTIES, N_TREES = 5, 200
@@ -220,12 +222,10 @@ class Pieces:
 
 def main(arguments: list[str]) -> None:
     """Run all pieces, the first seed of all sets first; write CSV, figure and summary, and print."""
-    seeds = Option("seeds of the split (default: 3; quick: 1)", at_least(1))
+    seeds = Option("seeds of the split (default: 3; quick: 1)", numbered)
     study = Study("trees", "Trees beside FlyNN", __doc__, arguments, sets=SETS, seeds=seeds, finished=FINISHED)
-    plan, folder = study.sized(Plan(), QUICK), study.chosen.data
-    if study.chosen.seeds is not None:
-        plan = replace(plan, seeds=tuple(range(study.chosen.seeds)))
-    names = study.chosen.sets or (["digits"] if folder is None else sorted(path.stem for path in folder.glob("*.npz")))
+    plan, folder = study.sized(Plan(), QUICK, seeds=study.chosen.seeds), study.chosen.data
+    names = study.chosen.sets or [*paths(folder)] or ["digits"]
     pieces = [Pieces(read(source(name, folder), plan.largest), plan, study.cells) for name in names]
     rows = [row for seed in plan.seeds for each in pieces for row in each.rows(seed)]
     frame = page.complete(rows) if rows else rows

@@ -29,7 +29,7 @@ import pandas as pd
 from flwr_flynn import HashSpec
 from flwr_flynn.errors import DataError
 from simulations import plots
-from simulations.data import BUNDLED, DataSet, Reader, data_sets, load
+from simulations.data import BUNDLED, DataSet, Reader, data_sets, load, paths
 from simulations.paper.flynn import cross_validated
 from simulations.plots import Line, Panel
 from simulations.results import Array, Row, chosen, markdown_table
@@ -94,34 +94,27 @@ def panel(data: DataSet, parameter: str, plan: Plan) -> list[Row]:
     return rows
 
 
-_FILES = {
-    "Letters": "letters", "Segment": "segment", "Gina Prior 2": "gina_prior2",
-    "MNIST, 3468 points, for Gina Prior 2": "mnist", "USPS": "usps", "Madeline": "madeline",
-    "Madelon for Madeline": "madelon",
-}  # fmt: skip
-_STAND_INS = {"mnist": "gina_prior2", "madelon": "madeline"}
+_FILES = {"Letters": "letters", "Segment": "segment", "USPS": "usps"}
+_OR_STAND_INS = (
+    (("Gina Prior 2", "gina_prior2"), ("MNIST, 3468 points, for Gina Prior 2", "mnist")),
+    (("Madeline", "madeline"), ("Madelon for Madeline", "madelon")),
+)
 
 
 def sets(folder: Path | None) -> dict[str, Reader]:
     """Readers of the six sets, or of their stand-ins."""
-    there = {path.stem: path for path in sorted((folder or Path("/nowhere")).glob("*.npz"))}
-    found: dict[str, Reader] = {"Digits": BUNDLED["digits"]}
-    for name, stem in _FILES.items():
-        if stem in there and _STAND_INS.get(stem) not in there:
+    there, found = paths(folder), {"Digits": BUNDLED["digits"]}
+    for pairs in [*([pair] for pair in _FILES.items()), *_OR_STAND_INS]:
+        for name, stem in [pair for pair in pairs if pair[1] in there][:1]:
             found[name] = partial(_first, there[stem], 3468 if stem == "mnist" else None)
-        elif stem not in (*there, *_STAND_INS):
-            print(f"{name} is left out: no {stem}.npz in a folder --data", file=sys.stderr)
+        if not {stem for _, stem in pairs} & there.keys():
+            print(f"{pairs[0][0]} is left out: no {pairs[0][1]}.npz in a folder --data", file=sys.stderr)
     return found if len(found) > 1 else found | {"synthetic, R^50": BUNDLED["synthetic"]}
 
 
 def _first(path: Path, most: int | None) -> tuple[Array, Array]:
     X, y, _ = load(path)
     return X[:most], y[:most]
-
-
-def _means(rows: Sequence[Row]) -> pd.Series:
-    """Mean accuracy over the lines of a panel, by set, parameter and value."""
-    return pd.DataFrame(rows).groupby(["set", "parameter", "value"], sort=True)["accuracy"].mean()
 
 
 CLAIMS = (
@@ -136,7 +129,7 @@ CLAIMS = (
 def verdicts(rows: Sequence[Row]) -> list[Row]:
     """The paper's statements beside our measurements, by the means over the lines of each panel."""
     found: dict[str, list[str]] = {parameter: [] for parameter, _ in CLAIMS}
-    means = _means(rows)
+    means = pd.DataFrame(rows).groupby(["set", "parameter", "value"], sort=True)["accuracy"].mean()
     for name, (parameter, said) in product(dict.fromkeys(row["set"] for row in rows), found.items()):
         mine = means[name, parameter]
         if parameter == "gamma":
@@ -174,9 +167,7 @@ def main(arguments: list[str]) -> None:
         path = study.folder / f"hyperparameters_{part // 3 + 1}.png"
         pictures.append(plots.lines(panels, path, (4.2, 4.1), len(NAMES), legend=0))
     shapes = "; ".join(f"{d.name} {len(d.X)} x {d.X.shape[1]}, {d.n_classes} classes" for d in shown)
-    extent = (
-        f"{plan.values} values of each parameter, {plan.folds} folds, m at most {plan.largest_dim}. Sets: {shapes}."
-    )
+    extent = f"{plan.values} values of each parameter, {plan.folds} folds, m at most {plan.largest_dim}. {shapes}."
     claims = markdown_table(verdicts(rows))
     study.finish([study.about, extent, claims, *pictures])
     print("\n" + claims)

@@ -15,7 +15,7 @@ of unit length and standardised columns, and 1-NN, logistic regression and the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,6 @@ PRINTED: dict[str, tuple[Any, ...]] = {
     "MLP": (0.75, "53/0/18", 0.0617, 7.0e-08, 1.0e-08),
 }
 """The paper's tables "Evaluating FlyNN on OpenML datasets" and "Comparing FlyNN to baselines on OpenML datasets"."""
-
-
-def accuracies(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Accuracy of each method on each data set; 1-NN has, like kNN, the better of its two scalings."""
-    found = by_method(rows)
-    single = [found["1-NN L2"], found["1-NN standardised"]]
-    return found | {"1-NN": {name: max(one[name] for one in single) for name in single[0]}}
 
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> list[Row]:
@@ -96,7 +89,7 @@ def main(arguments: list[str]) -> None:
     sets = data_sets(known, study.wanted(known), folds=settings.folds, seed=settings.seed, most=most)
     by_fold = run([(data, job) for data in sets for job in METHODS], settings, study.cells, study.chosen.jobs)
     rows = summarised(by_fold, seed=settings.seed)
-    scores = accuracies(rows)
+    scores = by_method(rows)
     lines, beaten = table(scores), against(rows, FLYNN, OTHERS)
     write(study, by_fold, sets, {"openml": rows, "against": beaten, "comparison": lines})
     shown = (VARIANTS | AGAINST).items()

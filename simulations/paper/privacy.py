@@ -27,7 +27,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial, reduce
 from operator import add
 from pathlib import Path
@@ -301,8 +300,7 @@ def main(arguments: list[str]) -> None:
         sets=Option(f"{known}; default: all", names, ()),
         repetitions=Option("draws of the noise (default: 10, quick: 3)", at_least(1)),
     )  # fmt: skip
-    plan = replace(study.sized(Plan(), QUICK), noise=study.chosen.noise)
-    plan = replace(plan, repetitions=study.chosen.repetitions or plan.repetitions)
+    plan = study.sized(Plan(), QUICK, noise=study.chosen.noise, repetitions=study.chosen.repetitions)
     tasks, rows = readers(study.chosen.data, study.chosen.quick), list[Row]()
     for name in study.wanted(tasks):
         task = tasks[name]()

@@ -15,7 +15,7 @@ import numpy as np
 from flwr_flynn import HashSpec
 from flwr_flynn.errors import DataError
 from flwr_flynn.privacy import suggest_spec
-from simulations.data import load
+from simulations.data import load, paths
 from simulations.results import Array
 from simulations.scattering import scattered
 
@@ -147,7 +147,7 @@ def behind_scattering(path: Path, name: str) -> Task:
 
 def readers(folder: Path | None, quick: bool) -> dict[str, Callable[[], Task]]:
     """Readers of the data sets, by the name on the command line."""
-    path, fashion = ((folder or Path("/nowhere")) / f"{name}.npz" for name in ("mnist", "fashion_mnist"))
+    path, fashion = (paths(folder).get(name, Path("/nowhere")) for name in ("mnist", "fashion_mnist"))
     if not path.exists():
         print("MNIST is left out: there is no mnist.npz in a folder --data", file=sys.stderr)
     found = {

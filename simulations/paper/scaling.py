@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -201,9 +201,8 @@ def main(arguments: list[str]) -> None:
         examples=Option("samples of each set, 0 for all (default: 20000, quick: 1000)", at_least(0)),
         no_wall=Option("the critical path alone, without Ray", bool),
     )  # fmt: skip
-    plan, folder, no_wall = study.sized(Plan(), QUICK, FULL), study.chosen.data, study.chosen.no_wall
-    if study.chosen.examples is not None:
-        plan = replace(plan, examples=study.chosen.examples)
+    folder, no_wall = study.chosen.data, study.chosen.no_wall
+    plan = study.sized(Plan(), QUICK, FULL, examples=study.chosen.examples)
     wanted = study.wanted(SIZES)[: None if study.chosen.sets else plan.sets]
     cores, rows = n_cores(), printed(wanted)
     with workers("process" if no_wall else "ray", n_cpus=cores) as place:

@@ -181,38 +181,14 @@ def test_the_short_table_has_the_default_flynn_against_its_rivals(finished):
         assert float(line["mean of the other"]) == pytest.approx(np.mean(theirs))
 
 
-def test_methods_can_be_chosen_and_official_splits_taken(folder, tmp_path):
-    arguments = ["accuracy", "--quick", "--data", str(folder), "--official", "--methods", "kNN, forest, logistic"]
+@pytest.mark.slow
+def test_methods_can_be_chosen(folder, tmp_path):
+    arguments = ["accuracy", "--quick", "--data", str(folder), "--methods", "kNN, forest, logistic"]
     assert command.main([*arguments, "--threads", "2", "--out", str(tmp_path)]) == 0
     rows = read(tmp_path / "folds.csv")
     assert {"kNN", "kNN, nested", "random forest", "logistic regression"} < {row["method"] for row in rows}
     assert not {FLYNN, "gradient boosting", "SBFC"} & {row["method"] for row in rows}
-    mine = [row for row in rows if row["method"] == "random forest"]
-    assert (mine[0]["set"], mine[0]["n_train"], mine[0]["n_test"]) == ("split", "60", "30")
-    assert [row["set"] for row in mine] == ["split", "words", "words", "words"]
-    means = {row["set"]: row for row in read(tmp_path / "accuracy.csv") if row["method"] == "random forest"}
-    assert (means["split"]["folds"], means["split"]["sd"]) == ("1", "nan")
     assert not (tmp_path / "against.csv").exists()
-
-
-@pytest.mark.slow
-def test_every_method_takes_an_official_split(folder):
-    settings = Settings(folds=3, draws=2, largest_dim=64)
-    problem = folded("split", *load(folder / "split.npz"), official=True)
-    assert problem.sizes == [(60, 30)]
-    for name in methods.COMPARED:
-        assert all(len(row["scores"]) == 1 for row in methods.JOBS[name](problem, settings)), name
-
-
-def test_a_subsample_of_an_official_split_keeps_both_parts():
-    y = np.arange(1000) % 4
-    problem = folded("", np.arange(1000)[:, None], y, 200, most=100, official=True)
-    ((train, test),) = problem.splits
-    assert len(train) + len(test) == 100
-    assert (problem.X[train] < 800).all()
-    assert (problem.X[test] >= 800).all()
-    with raises(DataError, field="one"):
-        folded("one", np.zeros((9, 1)), np.repeat([0, 1], [6, 3]), 3, official=True)
 
 
 def test_a_full_run_takes_all_samples_and_the_methods_that_suit_any_size(folder):

@@ -149,7 +149,6 @@ def test_the_summary_says_what_was_not_reached():
 
 
 def test_sets_without_a_file_are_left_out(tmp_path):
-    assert traffic.there(None) == ["digits"]
     assert list(traffic.party_rows(traffic.PAPER_SHAPES[2], tmp_path, 100)) == []
     letters = traffic.PAPER_SHAPES[1]
     generator = np.random.default_rng(0)
