@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 
 from flwr_flynn import __version__
 from flwr_flynn.errors import DataError
@@ -235,7 +236,11 @@ class Cells:
         """The results of several pieces, in so many processes."""
         there = sum(self._kept.check_call_in_cache(joblib.hash(piece[:2]), None) for piece in pieces)
         print(f"{len(pieces) - there} of {len(pieces)} pieces to compute", file=sys.stderr, flush=True)
-        return list(joblib.Parallel(jobs)(joblib.delayed(self.finish)(*piece) for piece in pieces))
+        try:
+            return list(joblib.Parallel(jobs)(joblib.delayed(self.finish)(*piece) for piece in pieces))
+        finally:
+            if jobs > 1:
+                get_reusable_executor().shutdown()
 
 
 def _computed(key: str, work: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from flwr.client import NumPyClient
 from flwr.common import EvaluateRes, FitIns, FitRes
 
+import flwr_flynn.federated.run  # noqa: F401  (a task on Ray needs the phases of a run)
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import Answer

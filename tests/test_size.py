@@ -19,7 +19,7 @@ SIZES = {
     "flower": 884,
     "app": 4188,
     "all": 15612,
-    "simulations": 3995,
+    "simulations": 3999,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
