@@ -42,7 +42,6 @@ SHARED = {
     "threads": Option("threads of each method (default: 1)", at_least(1), 1),
 }
 _SHOWN = (KNN, *CENTRALISED.values(), "1-NN standardised", "SBFC", "LR, one epoch", "MLP, one epoch")
-_OURS = (FLYNN, THOROUGH, PAPER)
 
 
 def started(experiment: str, title: str, docstring: str | None, arguments: Sequence[str], **more: Option) -> Any:
@@ -98,7 +97,7 @@ def draw(means: dict[str, dict[str, float]], folder: Any) -> list[str]:
     figures = []
     for what, title, pairs in (
         ("baselines", "Balanced accuracy, a point per data set", [(FLYNN, other) for other in _SHOWN]),
-        ("variants", "Balanced accuracy against tuned kNN", [(ours, KNN) for ours in _OURS]),
+        ("variants", "Balanced accuracy against tuned kNN", [(ours, KNN) for ours in (FLYNN, THOROUGH, PAPER)]),
     ):
         panels = [(x, means[x], y, means[y]) for x, y in pairs if {x, y} <= means.keys()]
         if panels:

@@ -144,7 +144,8 @@ def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
     found = members.ravel()[order]
     hits, alarms = np.cumsum(found) / found.sum(), np.cumsum(~found) / (~found).sum()
     at = [float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)]) for rate in (*RATES, *_CURVE)]
-    return {"rates": at[: len(RATES)], "advantage": float((hits - alarms).max()), "curve": at[len(RATES) :]}
+    found = {f"found at {rate:.1%}": value for rate, value in zip(RATES, at, strict=False)}
+    return found | {"advantage": float((hits - alarms).max()), "curve": at[len(RATES) :]}
 
 
 def allowed(epsilon: float, rate: float | None = None) -> float:
@@ -191,7 +192,7 @@ def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Ro
 def shown(row: Row) -> Row:
     """A row as text."""
     epsilon = row["epsilon"] or 0.0
-    rates = {f"found at {rate:.1%}": f"{value:.3f}" for rate, value in zip(RATES, row["rates"], strict=True)}
+    rates = {name: f"{value:.3f}" for name, value in row.items() if name.startswith("found")}
     bounds = {"allowed at 1.0%": f"{allowed(epsilon, 0.01):.3f}", "advantage": f"{row['advantage']:.3f}"}
     return {name: row[name] for name in ("set", "attack")} | rates | bounds | {"allowed": f"{allowed(epsilon):.3f}"}
 

@@ -1,6 +1,6 @@
 """Figures of all experiments: panels of lines, bars, scatter plots and heat maps.
 
-A method has one colour and one marker in all panels of a figure. FlyNN's lines are solid, those of others dashed.
+A method has one colour and one marker in all panels with a common legend. Lines of FlyNN are solid, others dashed.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def lines(
     legend: int = 4,
 ) -> str:  # fmt: skip
     """Draw panels of lines; returns the figure in Markdown. With `legend` 0 each panel has its own, see `figure`."""
-    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     with figure(path, len(panels), size, most, title, legend) as axes:
         for axis, panel in zip(axes, panels, strict=True):
+            labels = list(dict.fromkeys(line.label for one in (panels if legend else [panel]) for line in one.lines))
             for line in panel.lines:
                 place = labels.index(line.label)
                 look = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
