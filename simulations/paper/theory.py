@@ -1,15 +1,15 @@
 """The paper's Theorem 2, measured: agreement with kNN beside its bound.
 
-Theorem 2 speaks of two classes, gamma = 0, the distance L-infinity, test samples from a permutation-
-invariant distribution, and of neighbours nearer than half the margin between the classes. So test samples are drawn
-evenly from the unit cube, each gets three training samples around it within a given distance, all of one class, and
-classes are dealt out at random. The test sample must not be mistaken for the training samples of the other clusters.
-The bound is that of the theorem's proof, with its constants: FlyNN agrees with kNN with probability at least 1 - (4 rho
-n_0 / m + exp(-rho / 150) + exp(-rho / 96)), n_0 being the samples of the other class. It holds where neighbours are no
-further than Delta / s, Delta = (tau_x(rho / 2m) - tau_x(rho / m)) / 2, which is measured too. It says something only
-where rho is in the hundreds and m in the hundred thousands, for a few dozen samples; there FlyNN never errs. So
-everything is measured twice: around a setting where the theorem speaks, and around one that is hard, picked after
-trying ten so that agreement is neither whole nor a coin's.
+Theorem 2 speaks of two classes, gamma = 0, the distance L-infinity, test samples from a permutation-invariant
+distribution, and of neighbours nearer than half the margin between the classes. So test samples are drawn evenly from
+the unit cube, each gets three training samples around it within a given distance, all of one class, and classes are
+dealt out at random. The test sample must not be mistaken for the training samples of the other clusters. The bound is
+that of the theorem's proof, with its constants: FlyNN agrees with kNN with probability at least 1 - (4 rho n_0 / m +
+exp(-rho / 150) + exp(-rho / 96)), n_0 being the samples of the other class. It holds where neighbours are no further
+than Delta / s, Delta = (tau_x(rho / 2m) - tau_x(rho / m)) / 2, which is measured too. It says something only where rho
+is in the hundreds and m in the hundred thousands, for a few dozen samples; there FlyNN never errs. So everything is
+measured twice: around a setting where the theorem speaks, and around one that is hard, picked after trying ten so that
+agreement is neither whole nor a coin's.
 """
 
 from __future__ import annotations
