@@ -7,22 +7,27 @@ all --data FOLDER` runs them all before.
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from importlib import import_module
 
+from flwr_flynn.errors import FlyNNError
 from simulations.experiments import EXPERIMENTS
-
-_ELSEWHERE = {"ablation": ("accuracy", "ablation")}  # module and function, where not EXPERIMENT.main
-_COMMANDS = (*EXPERIMENTS, "publish", "all")
 
 
 def main(arguments: list[str]) -> int:
     """Run one experiment; returns the exit status."""
-    if not arguments or arguments[0] not in _COMMANDS:
-        print(__doc__, *(f"\n  {name:12} {what}" for name, what in EXPERIMENTS.items()), sep="\n")
+    name, *rest = arguments or [""]
+    if name not in (*EXPERIMENTS, "publish", "all"):
+        print(__doc__, *(f"\n  {name:15} {experiment.what}" for name, experiment in EXPERIMENTS.items()), sep="\n")
         return 0 if arguments in ([], ["--help"], ["-h"]) else 2
-    module, function = _ELSEWHERE.get(arguments[0], (arguments[0], "main"))
     try:
-        getattr(import_module(f"simulations.{module}"), function)(arguments[1:])
+        if name in EXPERIMENTS:
+            EXPERIMENTS[name].run(name, rest)
+        else:
+            import_module(f"simulations.{name}").main(rest)
+    except FlyNNError as error:
+        text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        ArgumentParser(prog=f"python -m simulations {name}").error(text)
     except KeyboardInterrupt:
         print("\ninterrupted; what was finished is in the output folder", file=sys.stderr)
         return 130

@@ -10,34 +10,20 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_flynn import __version__
 from simulations import publish
-from simulations.results import ROOT, command_line
+from simulations.experiments import EXPERIMENTS
+from simulations.study import ROOT, command_line
 
-PAGES = {
-    "bench": "--data",
-    "traffic": "",
-    "theory": "",
-    "hyperparameters": "",
-    "ablation": "",
-    "forget": "--data",
-    "scale": "",
-    "figures": "--data",
-    "privacy": "--data",
-    "membership": "--data --sets digits,letters",
-    "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
-    "tables": "",
-    "gram": "--data",
-    "trees": "--data",
-    "noniid": "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2",
-    "parties": "--whole 1000,10000,100000 --messages 100,300,1000",
-}
-"""Arguments of the experiments with a page, the short ones first; "--data" gets the folder behind it."""
+
+def with_pages() -> list[str]:
+    """Experiments with a page, those with the fewest arguments first."""
+    pages = {name: experiment.page for name, experiment in EXPERIMENTS.items() if experiment.page is not None}
+    return sorted(pages, key=lambda name: len(pages[name]))
 
 
 def arguments_of(experiment: str, data: Path) -> list[str]:
@@ -46,7 +32,7 @@ def arguments_of(experiment: str, data: Path) -> list[str]:
     >>> arguments_of("bench", Path("sets"))
     ['--data', 'sets']
     """
-    words = shlex.split(PAGES[experiment])
+    words = shlex.split(EXPERIMENTS[experiment].page or "")
     return [word for each in words for word in ([each, str(data)] if each == "--data" else [each])]
 
 
@@ -59,43 +45,34 @@ def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> boo
     return head.startswith(f"`{command_line(experiment, arguments)}`:") and f"flwr-flynn {__version__}," in head
 
 
-def _published(name: str, results: Path, pages: Path) -> list[str]:
-    """Publish a finished experiment; its name where that fails."""
-    try:
-        publish.publish(name, results, pages)
-    except (OSError, ValueError) as error:
-        print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
-        return [name]
-    return []
-
-
 def main(arguments: list[str]) -> None:
     """Run what is not finished, and publish."""
+    known = with_pages()
     options = ArgumentParser(prog="python -m simulations all", description=__doc__)
-    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"default: {', '.join(PAGES)}")
+    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"default: {', '.join(known)}")
     options.add_argument("--data", type=Path, required=True, help="folder of .npz data sets with X and y")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
     options.add_argument("--pages", type=Path, default=publish.PAGES, help="folder to write to (default: docs/results)")
     chosen = options.parse_args(arguments)
     for name in chosen.experiments:
-        if name not in PAGES:
-            options.error(f"{name}: expected one of {', '.join(PAGES)}")
+        if name not in known:
+            options.error(f"{name}: expected one of {', '.join(known)}")
     failed = []
-    for name in chosen.experiments or PAGES:
-        given, start = arguments_of(name, chosen.data.resolve()), time.monotonic()
-        if is_finished(chosen.results, name, given):
-            print(f"{name}: finished earlier", flush=True)
-            failed += _published(name, chosen.results, chosen.pages)
-            continue
-        print(f"{name}: {command_line(name, given)}", flush=True)
-        output = ["--output", str((chosen.results / name).resolve())]
-        status = subprocess.run([sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT).returncode
-        print(
-            f"{name}: {'done' if status == 0 else f'failed ({status})'}, {time.monotonic() - start:.0f} s", flush=True
-        )
+    for name in chosen.experiments or known:
+        given, status = arguments_of(name, chosen.data.resolve()), 0
+        if not is_finished(chosen.results, name, given):
+            print(f"{name}: {command_line(name, given)}", flush=True)
+            output = ["--output", str((chosen.results / name).resolve())]
+            status = subprocess.run([sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT).returncode
         if status == 130:  # interrupted
             raise KeyboardInterrupt
-        failed += [name] if status else _published(name, chosen.results, chosen.pages)
+        try:
+            if not status:
+                print(f"written: {publish.publish(name, chosen.results, chosen.pages)}", flush=True)
+        except (OSError, ValueError) as error:
+            print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
+            status = 1
+        failed += [name] * bool(status)
     publish.finish(chosen.pages)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

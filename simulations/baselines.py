@@ -1,82 +1,116 @@
-"""Baselines: FlyNN by SciPy and NumPy alone, torchhd, and the classifiers that the paper compares with.
+"""Jobs of the methods that FlyNN is compared with.
 
-- kNN and 1-NN for all k at once, by one matrix of distances;
-- random forest, gradient boosting and logistic regression, centralised, with balanced class weights;
-- SBFC, the paper's ablation of sparsity: a Bloom filter per class over SimHash;
-- logistic regression and a multi-layer perceptron that see every training sample once.
+A job takes a data set with its folds and settings, and returns a row for each of its methods. All jobs on a data set
+use the same folds. "Tuned" means as in the paper: the best mean score over the very folds that are reported, which
+flatters; "nested" means chosen within each training fold.
 """
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
 
-from flwr_flynn import FlyHash
+from simulations.data import DataSet
+from simulations.results import Array, Row
 
-Array = npt.NDArray[Any]
-
-BLOCK = 512  # samples whose distances are held at a time, at most
-DISTANCES = 2**24  # distances that are held at a time
+KNN, KNN_NESTED = "kNN", "kNN, nested"  # the better of two scalings: on the folds, or within each training fold
+KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on unscaled samples, as in the paper's tables, it seems
+CENTRALISED = {"forest": "random forest", "boosting": "gradient boosting", "logistic": "logistic regression"}
 
 
-def lean_rows(n_features: int, hash_dim: int, row_nnz: int, seed: int = 0) -> Array:
-    """(m, s) column indices, row by row with NumPy's `choice`, as a first implementation would draw them."""
-    generator = np.random.default_rng(seed)
-    return np.stack([generator.choice(n_features, row_nnz, replace=False) for _ in range(hash_dim)])
+@dataclass(frozen=True)
+class Settings:
+    """Settings that the results depend on.
+
+    Parameters
+    ----------
+    folds : int
+    seed : int
+        Seed of subsample, folds, hashes and random configurations.
+    draws : int
+        Random configurations of the paper's FlyNN, and sizes of SBFC.
+    largest_dim : int
+        The paper tunes m up to 2048 d; no m goes beyond this, so that a run stays affordable.
+    largest_k : int
+        Largest k of kNN.
+    threads : int
+        Threads of each method.
+    """
+
+    folds: int = 10
+    seed: int = 0
+    draws: int = 20
+    largest_dim: int = 2**14
+    largest_k: int = 64
+    threads: int = 1
 
 
-def lean_matrix(hasher: FlyHash) -> sp.csr_array:
-    """The lifting matrix of an unsigned hash as CSR."""
-    m, s = hasher.rows.shape
-    ones = np.ones(m * s, np.float32)
-    return sp.csr_array((ones, hasher.rows.ravel(), np.arange(0, m * s + 1, s)), shape=(m, hasher.n_features))
+def row_of(method: str, scores: Iterable[float], seconds: float, detail: Row, **more: Any) -> Row:
+    """The row of a method: its balanced accuracy in each fold, seconds in all, and what was chosen."""
+    return {"method": method, "scores": [*map(float, scores)], "seconds": seconds, "detail": json.dumps(detail)} | more
 
 
-def lean_count(matrix: sp.csr_array, X: Array, y: Array, n_classes: int, hash_nnz: int, batch: int = 100) -> Array:
-    """(L, m) counts: sparse product in batches, argpartition, bincount. No rule breaks ties."""
-    m = matrix.shape[0]
-    counts = np.zeros(n_classes * m, np.int64)
-    for first in range(0, len(X), batch):
-        sums = (matrix @ X[first : first + batch].T.astype(np.float32)).T
-        active = np.argpartition(sums, m - hash_nnz, axis=1)[:, m - hash_nnz :]
-        counts += np.bincount((active + y[first : first + batch, None] * m).ravel(), minlength=n_classes * m)
-    return counts.reshape(n_classes, m)
+def balanced_accuracy(y: Array, predicted: Array, n_classes: int) -> Array:
+    """Mean recall of the classes that occur in y.
 
-
-def torchhd_count(n_features: int, hash_dim: int, n_classes: int, batch: int = 100) -> Callable[[Array, Array], Array]:
-    """Training by torchhd: random projections in batches, their signs, and sums of these per class, on one thread.
+    Parameters
+    ----------
+    y : (n,) int array
+    predicted : (n,) or (n, K) int array
+        Predictions, or those of K methods.
+    n_classes : int
 
     Returns
     -------
-    callable
-        ``count(X, y)`` returns the (L, m) float32 sums.
-
-    Raises
-    ------
-    ImportError
-        PyTorch or torchhd (the package torch-hd) is not installed.
+    float64 scalar or (K,) array
     """
-    torch, torchhd = import_module("torch"), import_module("torchhd")
-    torch.set_num_threads(1)
-    project = torchhd.embeddings.Projection(n_features, hash_dim)
+    hits, counts = (y == predicted.T).T.astype(np.float64), np.bincount(y, minlength=n_classes)
+    one_hot = (y == np.flatnonzero(counts)[:, None]).astype(np.float64)
+    recalls: Array = (one_hot @ hits).T / counts[counts > 0]
+    mean: Array = recalls.mean(axis=-1)
+    return mean
 
-    def count(X: Array, y: Array) -> Array:
-        model = torchhd.models.Centroid(hash_dim, n_classes)
-        points, labels = torch.from_numpy(X.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
-        for first in range(0, len(X), batch):
-            part = slice(first, first + batch)
-            model.add(torchhd.hard_quantize(project(points[part])), labels[part])
-        sums: Array = model.weight.detach().numpy()
-        return sums
 
-    return count
+def trained(
+    method: str, data: DataSet, make: Callable[[Array], Any], note: Callable[[Any], Any] = lambda fitted: None
+) -> Row:
+    """The row of a classifier that is trained and timed in each fold.
+
+    Parameters
+    ----------
+    method : str
+    data : DataSet
+    make : callable
+        Returns an untrained classifier, given the classes of the training samples.
+    note : callable
+        Part of a fitted classifier that goes into the details.
+    """
+    begin = time.perf_counter()
+    few = np.concatenate([np.flatnonzero(data.y == label)[:8] for label in range(data.n_classes)])
+    make(data.y[few]).fit(data.X[few], data.y[few]).predict(data.X[few])  # compiles what the first fold would count
+    scores, times, notes = [], [], []
+    for train, test in data.splits:
+        known, labels, points = data.X[train], data.y[train], data.X[test]
+        ticks = [time.perf_counter()]
+        classifier = make(labels).fit(known, labels)
+        ticks.append(time.perf_counter())
+        predicted = classifier.predict(points)
+        times.append(np.diff([*ticks, time.perf_counter()]).tolist())
+        scores.append(balanced_accuracy(data.y[test], predicted, data.n_classes))
+        notes.append(note(classifier))
+    fit, predict = map(list, zip(*times, strict=True))
+    detail = {"folds": notes} if any(notes) else {}
+    return row_of(method, scores, time.perf_counter() - begin, detail, fit=fit, predict=predict)
+
+
+# ---- nearest neighbours
 
 
 def unit_rows(X: Array) -> Array:
@@ -95,46 +129,22 @@ def standardised(X: Array, train: Array) -> Array:
     return scaled
 
 
-def neighbours(train: Array, points: Array, k: int, own: Array | None = None) -> Array:
-    """Indices of the k nearest training samples, nearest first; of equally far ones the first in `train` wins.
+def neighbour_labels(train: Array, y: Array, points: Array | None, k: int) -> Array:
+    """(p, k) labels of the nearest training samples, nearest first; without points, of each training sample's own.
 
-    Parameters
-    ----------
-    train : (n, d) float64 array
-    points : (p, d) float64 array
-    k : int
-        At most n, less one if `own` is given.
-    own : (p,) int array, optional
-        Index of each sample among the training samples, where it is one and must not be its own neighbour; else -1.
-
-    Returns
-    -------
-    (p, k) int64 array
-
-    Notes
-    -----
-    Squared distances are rounded to 2**-40 of the largest |a|**2 + |b|**2, so that samples which are equally far tie
-    whatever the order in which the matrix product adds.
+    Of equally far ones among them the first in `train` comes first: squared distances are rounded to 2**-40 of the
+    largest squared length, so that they tie whatever the order in which a matrix product adds.
     """
-    if own is None:
-        own = np.full(len(points), -1)
-    nearest = np.empty((len(points), k), np.int64)
-    squares = (train**2).sum(axis=1)
-    grain = 2.0**-40 * (squares.max() + (points**2).sum(axis=1).max()) or 1.0
-    step = max(1, min(BLOCK, DISTANCES // len(train)))
-    for first in range(0, len(points), step):
-        part = slice(first, first + step)
-        block = points[part]
-        distances = (block**2).sum(axis=1)[:, None] + squares - 2 * (block @ train.T)
-        # The index in the last digits: no two are equal, and the first of equally far ones is the least.
-        ranked = np.rint(distances / grain).astype(np.int64) * len(train) + np.arange(len(train))
-        itself = np.flatnonzero(own[part] >= 0)
-        ranked[itself, own[part][itself]] = np.iinfo(np.int64).max
-        nearest[part] = np.sort(np.partition(ranked, k - 1, axis=1)[:, :k], axis=1) % len(train)
-    return nearest
+    from sklearn.neighbors import NearestNeighbors
+
+    distances, found = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(train).kneighbors(points)
+    grain = 2.0**-39 * float((train**2).sum(axis=1).max()) or 1.0
+    order = np.lexsort((found, np.rint(distances**2 / grain)))
+    labels: Array = y[np.take_along_axis(found, order, axis=1)]
+    return labels
 
 
-def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = None) -> Array:
+def knn_predictions(labels: Array, n_classes: int) -> Array:
     """Predictions of kNN for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
 
     Parameters
@@ -142,124 +152,93 @@ def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = N
     labels : (p, K) int array
         Labels of the neighbours, nearest first.
     n_classes : int
-    class_sizes : (L,) int array, optional
-        Training samples of each class: votes are then divided by them, which is to kNN what the balanced rule is to
-        FlyNN.
 
     Returns
     -------
     (p, K) int64 array
         Column k - 1 holds the predictions for k.
     """
-    predicted = np.empty(labels.shape, np.int64)
-    weights = np.ones(n_classes) if class_sizes is None else 1.0 / np.maximum(class_sizes, 1)
-    votes = np.zeros((len(labels), n_classes), np.int64)
+    predicted, votes = np.empty(labels.shape, np.int64), np.zeros((len(labels), n_classes), np.int64)
     for column in range(labels.shape[1]):
         votes[np.arange(len(labels)), labels[:, column]] += 1
-        predicted[:, column] = (votes * weights).argmax(axis=1)
+        predicted[:, column] = votes.argmax(axis=1)
     return predicted
 
 
-def balanced_accuracy(y: Array, predicted: Array, n_classes: int) -> Array:
-    """Mean recall of the classes that occur in y.
+def knn_rows(data: DataSet, name: str, scale: Callable[[Array, Array], Array], largest_k: int) -> dict[str, Row]:
+    """Rows of kNN on scaled samples by what is chosen: tuned, nested, and with k = 1.
+
+    In leave-one-out, by which the nested k is chosen, the sample left out takes part in the scaling. The nested row has
+    the leave-one-out accuracy of each choice as ``inside``.
 
     Parameters
     ----------
-    y : (n,) int array
-    predicted : (n,) or (n, K) int array
-        Predictions, or those of K methods.
-    n_classes : int
-
-    Returns
-    -------
-    float64 scalar or (K,) array
-    """
-    hits = (y == predicted.T).T.astype(np.float64)
-    counts = np.bincount(y, minlength=n_classes)
-    one_hot = (y == np.flatnonzero(counts)[:, None]).astype(np.float64)
-    recalls: Array = (one_hot @ hits).T / counts[counts > 0]
-    mean: Array = recalls.mean(axis=-1)
-    return mean
-
-
-class KNNScores(NamedTuple):
-    """Balanced accuracies and seconds of cross-validated kNN."""
-
-    tuned: Array
-    """(folds, K): for every k from 1 to K."""
-    balanced: Array
-    """The same with votes divided by the sizes of the classes."""
-    nested: list[float]
-    """With k chosen by leave-one-out in each training fold, the smallest of equals."""
-    nested_k: list[int]
-    inside: list[float]
-    """Leave-one-out accuracy of that choice."""
-    scaling: list[float]
-    """Seconds of the scaling, fold by fold."""
-    choosing: list[float]
-    """Seconds of the choice of k by leave-one-out."""
-    predicting: list[float]
-    """Seconds of the predictions for every k."""
-
-
-def cross_validated_knn(
-    X: Array, y: Array, fold: Array, scale: Callable[[Array, int, Array], Array], largest_k: int
-) -> KNNScores:
-    """KNN for k up to `largest_k`, less where training folds are smaller.
-
-    Parameters
-    ----------
-    X : (n, d) array
-    y : (n,) int array
-    fold : (n,) int array
-        The fold in which each sample is held out.
+    data : DataSet
+    name : str
+        Of the scaling.
     scale : callable
-        ``scale(X, number of the fold, indices of its training samples)`` returns the scaled samples. In leave-one-out
-        the sample left out takes part in the scaling.
+        Returns the scaled samples, given all samples and the indices of those to learn from.
     largest_k : int
+        k is less where training folds are smaller.
     """
-    n_classes = int(y.max()) + 1
-    k = max(1, min(largest_k, min(len(train) for train, _ in blocks_of(fold)) - 1))
-    result = KNNScores(np.empty((0, k)), np.empty((0, k)), [], [], [], [], [], [])
-    tuned, balanced = [], []
-    for number, (train, test) in enumerate(blocks_of(fold)):
+    begin, L = time.perf_counter(), data.n_classes
+    k = max(1, min(largest_k, min(n for n, _ in data.sizes) - 1))
+    tuned, inside, times = [], [], []
+    for train, test in data.splits:
         ticks = [time.perf_counter()]
-        points = scale(X, number, train)
-        known = points[train]
+        points, y = scale(data.X, train), data.y[train]
         ticks.append(time.perf_counter())
-        inside = y[train][neighbours(known, known, k, np.arange(len(train)))]
-        left_out = balanced_accuracy(y[train], knn_predictions(inside, n_classes), n_classes)
+        left_out = knn_predictions(neighbour_labels(points[train], y, None, k), L)
+        inside.append(balanced_accuracy(y, left_out, L))
         ticks.append(time.perf_counter())
-        labels = y[train][neighbours(known, points[test], k)]
-        predicted = knn_predictions(labels, n_classes)
-        ticks.append(time.perf_counter())
-        for seconds, mine in zip(np.diff(ticks), (result.scaling, result.choosing, result.predicting), strict=True):
-            mine.append(float(seconds))
-        by_size = knn_predictions(labels, n_classes, np.bincount(y[train], minlength=n_classes))
-        balanced.append(balanced_accuracy(y[test], by_size, n_classes))
-        scores = balanced_accuracy(y[test], predicted, n_classes)
-        best = int(left_out.argmax())
-        tuned.append(scores)
-        result.nested.append(float(scores[best]))
-        result.nested_k.append(best + 1)
-        result.inside.append(float(left_out[best]))
-    return result._replace(tuned=np.array(tuned), balanced=np.array(balanced))
+        labels = neighbour_labels(points[train], y, points[test], k)
+        tuned.append(balanced_accuracy(data.y[test], knn_predictions(labels, L), L))
+        times.append(np.diff([*ticks, time.perf_counter()]))
+    seconds = time.perf_counter() - begin
+    scaling, choosing, predicting = np.transpose(times)
+    both = {"fit": scaling.tolist(), "predict": predicting.tolist()}
 
+    def best(method: str, scores: Any) -> Row:
+        place = int(np.mean(scores, axis=0).argmax())
+        return row_of(method, np.array(scores)[:, place], seconds, {"k": place + 1}, **both)
 
-def knn_probabilities(X: Array, y: Array, points: Array, n_classes: int, largest_k: int) -> Array:
-    """(p, L) shares of the votes and of `a` more for all classes together; k and a by leave-one-out log-loss."""
-    inside = y[neighbours(X, X, min(largest_k, len(X) - 1), np.arange(len(X)))]
-    own = (inside == y[:, None]).cumsum(axis=1)
-    losses = {
-        (k, extra): -float(np.log((own[:, k - 1] + extra / n_classes) / (k + extra)).mean())
-        for k in range(1, inside.shape[1] + 1)
-        for extra in (0.1, 0.3, 1.0)
+    chosen = np.argmax(inside, axis=1)
+    scores = np.array(tuned)[range(len(chosen)), chosen]
+    nested = row_of(f"kNN {name}, nested", scores, seconds, {"k": (chosen + 1).tolist()}, **both)
+    nested |= {"fit": (scaling + choosing).tolist(), "inside": np.max(inside, axis=1).tolist()}
+    return {
+        "tuned": best(f"kNN {name}", tuned),
+        "nested": nested,
+        "single": best(f"1-NN {name}", np.array(tuned)[:, :1]),
     }
-    k, extra = min(losses, key=lambda choice: losses[choice])
-    nearest = y[neighbours(X, points, k)]
-    votes = (nearest[:, :, None] == np.arange(n_classes)).sum(axis=1)
-    shares: Array = (votes + extra / n_classes) / (k + extra)
-    return shares
+
+
+def knn(data: DataSet, settings: Settings) -> list[Row]:
+    """KNN and 1-NN on rows of unit length and on standardised columns, and kNN with the better of these."""
+    scalings = {"L2": lambda X, train: unit_rows(X), "standardised": standardised}
+    rows = [knn_rows(data, name, scale, settings.largest_k) for name, scale in scalings.items()]
+    tuned, nested, single = ([row[kind] for row in rows] for kind in ("tuned", "nested", "single"))
+    which = np.argmax([row["inside"] for row in nested], axis=0)
+    chosen = {key: [nested[i][key][fold] for fold, i in enumerate(which)] for key in ("scores", "predict")}
+    chosen |= {"fit": np.sum([row["fit"] for row in nested], axis=0).tolist()}
+    seconds, detail = sum(row["seconds"] for row in tuned), {"scaling": [[*scalings][i] for i in which]}
+    honest = row_of(KNN_NESTED, (), seconds, detail) | chosen
+    return [_better(KNN, tuned), *tuned, honest, *nested, _better("1-NN", single), *single]
+
+
+def _better(name: str, rows: Sequence[Row]) -> Row:
+    better = max(rows, key=lambda row: float(np.mean(row["scores"])))
+    detail = json.dumps({"is": better["method"]} | json.loads(better["detail"]))
+    return better | {"method": name, "seconds": sum(row["seconds"] for row in rows), "detail": detail}
+
+
+def knn_as_is(data: DataSet, settings: Settings) -> list[Row]:
+    """KNN and 1-NN on samples as they are."""
+    rows = knn_rows(data, "as is", lambda X, train: X.astype(np.float64), settings.largest_k)
+    return [rows["tuned"], rows["single"]]
+
+
+# ---- SBFC, and models that are trained by gradients
 
 
 def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:
@@ -270,7 +249,7 @@ def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:
     return sorted({round(size) for size in [*low, *high]})
 
 
-def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequence[int], seed: int = 0) -> Array:
+def sbfc_predictions(data: DataSet, planes: Array, sizes: Sequence[int], seed: int = 0) -> Array:
     """SimHash Bloom filter classifier (SBFC), cross-validated, for several sizes of the hash at once.
 
     SimHash (Charikar 2002): bit i of a sample is 1 if it lies on the positive side of random plane i, so about half of
@@ -279,10 +258,7 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
 
     Parameters
     ----------
-    X : (n, d) array
-    y : (n,) int array
-    fold : (n,) int array
-        The fold in which each sample is held out.
+    data : DataSet
     planes : (d, m) array
         Normals of the planes.
     sizes : sequence of K int, ascending, at most m
@@ -295,11 +271,11 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
     (n, K) int64 array
         Each sample as predicted from the other folds.
     """
-    points = unit_rows(X).astype(np.float32)  # planes go through zero: lengths do not matter, except to float32
-    one_hot = (y[:, None] == np.arange(y.max() + 1)).astype(np.float32)
-    held_out = [np.flatnonzero(fold == number) for number in np.unique(fold)]
+    points = unit_rows(data.X).astype(np.float32)  # planes go through zero: lengths do not matter, except to float32
+    one_hot = (data.y[:, None] == np.arange(data.n_classes)).astype(np.float32)
+    held_out = [test for _, test in data.splits]
     missing = np.zeros(one_hot.shape)  # bits of each sample that the filter of each class lacks
-    predicted = np.empty((len(X), len(sizes)), np.int64)
+    predicted = np.empty((len(data.y), len(sizes)), np.int64)
     generator = np.random.default_rng(seed)
     start = 0
     for column, size in enumerate(sizes):
@@ -314,34 +290,43 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
     return predicted
 
 
-LR_GRID: tuple[dict[str, Any], ...] = tuple(
-    {"C": C, "class_weight": weight} for C in (0.01, 0.1, 1.0, 10.0) for weight in (None, "balanced")
-)
-MLP_GRID: tuple[dict[str, Any], ...] = tuple(
-    {"hidden_layer_sizes": (64,), "batch_size": batch, "learning_rate_init": rate}
-    for batch in (8, 32, 128)
-    for rate in (0.001, 0.01)
-)
+def sbfc(data: DataSet, settings: Settings) -> list[Row]:
+    """SBFC, tuned over its dimension."""
+    start, d = time.perf_counter(), data.X.shape[1]
+    sizes = sbfc_sizes(d, settings.draws, settings.largest_dim)
+    planes = np.random.default_rng([settings.seed, 3]).standard_normal((d, max(sizes)), np.float32)
+    predicted = sbfc_predictions(data, planes, sizes, settings.seed)
+    scores = np.array([balanced_accuracy(data.y[test], predicted[test], data.n_classes) for _, test in data.splits])
+    best = int(scores.mean(axis=0).argmax())
+    return [row_of("SBFC", scores[:, best], time.perf_counter() - start, {"m": sizes[best], "of": len(sizes)})]
 
 
-def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, points: Array, seed: int) -> Array:
-    """Predictions of a model trained by gradients that sees each training sample once.
+GRIDS: dict[str, list[Row]] = {
+    "LR": [{"C": C, "class_weight": weight} for C in (0.01, 0.1, 1.0, 10.0) for weight in (None, "balanced")],
+    "MLP": [
+        {"hidden_layer_sizes": (64,), "batch_size": batch, "learning_rate_init": rate}
+        for batch in (8, 32, 128)
+        for rate in (0.001, 0.01)
+    ],
+}
 
-    Parameters
-    ----------
-    kind : {"LR", "MLP"}
-        Logistic regression by SAGA, or a perceptron by Adam.
-    parameters : mapping
-        Parameters of scikit-learn's class.
-    X, y
-        Training samples, standardised, and their classes.
-    points : (p, d) array
-    seed : int
 
-    Returns
-    -------
-    (p,) array
-    """
+def one_epoch(data: DataSet, settings: Settings, kind: str) -> list[Row]:
+    """Logistic regression by SAGA or a perceptron by Adam, which see each sample once, tuned over a small grid."""
+    start, grid = time.perf_counter(), GRIDS[kind]
+    scores = np.empty((len(grid), len(data.sizes)))
+    for number, (train, test) in enumerate(data.splits):
+        X = standardised(data.X, train)
+        for i, parameters in enumerate(grid):
+            model = once_trained(kind, parameters, X[train], data.y[train], settings.seed)
+            scores[i, number] = balanced_accuracy(data.y[test], model.predict(X[test]), data.n_classes)
+    best = int(scores.mean(axis=1).argmax())
+    detail = grid[best] | {"of": len(grid)}
+    return [row_of(f"{kind}, one epoch", scores[best], time.perf_counter() - start, detail)]
+
+
+def once_trained(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, seed: int) -> Any:
+    """A model of scikit-learn's, "LR" or "MLP", trained by gradients on each sample once."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.neural_network import MLPClassifier
@@ -353,9 +338,10 @@ def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, poin
         model = MLPClassifier(max_iter=1, random_state=seed, **chosen)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # one epoch is intended
-        model.fit(X, y)
-    predicted: Array = model.predict(points)
-    return predicted
+        return model.fit(X, y)
+
+
+# ---- trees and logistic regression, centralised
 
 
 def centralised(kind: str, y: Array, seed: int, threads: int = 1) -> Any:
@@ -386,54 +372,7 @@ def centralised(kind: str, y: Array, seed: int, threads: int = 1) -> Any:
     return make_pipeline(wide, StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=10_000))
 
 
-class Trained(NamedTuple):
-    """Results of one classifier, fold by fold."""
-
-    scores: list[float]
-    """Balanced accuracies."""
-    fit: list[float]
-    """Seconds."""
-    predict: list[float]
-    """Seconds."""
-    notes: list[Any]
-    """Results of `note` for the fitted classifiers."""
-
-
-def cross_validated_classifier(
-    X: Array, y: Array, fold: Array, make: Callable[[Array], Any], note: Callable[[Any], Any] = lambda fitted: None
-) -> Trained:
-    """Train and time a classifier in each fold.
-
-    Parameters
-    ----------
-    X : (n, d) array
-    y : (n,) int array
-        Class numbers, 0 to L - 1.
-    fold : (n,) int array
-        As for `blocks_of`.
-    make : callable
-        Returns an untrained classifier, given the classes of the training samples.
-    note : callable
-        What to keep of a fitted classifier.
-    """
-    n_classes = int(y.max()) + 1
-    few = np.concatenate([np.flatnonzero(y == label)[:8] for label in range(n_classes)])
-    make(y[few]).fit(X[few], y[few]).predict(X[few])  # compiles and imports what would be counted for the first fold
-    result = Trained([], [], [], [])
-    for train, test in blocks_of(fold):
-        known, labels, points = X[train], y[train], X[test]
-        start = time.perf_counter()
-        classifier = make(labels).fit(known, labels)
-        fitted = time.perf_counter()
-        predicted = classifier.predict(points)
-        result.predict.append(time.perf_counter() - fitted)
-        result.fit.append(fitted - start)
-        result.scores.append(float(balanced_accuracy(y[test], predicted, n_classes)))
-        result.notes.append(note(classifier))
-    return result
-
-
-def blocks_of(fold: Array) -> Iterator[tuple[Array, Array]]:
-    """Training and held-out indices, fold by fold; samples of fold -1 are never held out."""
-    for number in np.unique(fold[fold >= 0]):
-        yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+def pooled(data: DataSet, settings: Settings, kind: str) -> list[Row]:
+    """A classifier of `centralised`, with no tuning."""
+    make = partial(centralised, kind, seed=settings.seed, threads=settings.threads)
+    return [trained(CENTRALISED[kind], data, make)]

@@ -1,42 +1,39 @@
-"""Speed of the hash, beside a lean SciPy implementation, torchhd, and the limit of the machine.
+"""Speed of the hash, beside a lean SciPy implementation, kNN, and the limit of the machine.
 
 One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine
 only ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment
 (its tables on data sets and hyper-parameters for scaling), and larger ones: 65536 rows with 256 winners ("64k"), and
 262144 with 1024 ("256k"). Baselines:
 
-- lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.baselines`);
-- torchhd, where it is installed: signs of random projections of the same dimension, added up per class, on one thread;
+- lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.lean`);
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
 - the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
   size of a block of samples, in the narrowest type that holds the sums.
+
+The table has microseconds per sample to hash and count one ("ours") and to predict one, on one thread; times as fast as
+lean SciPy on integers ("x lean"), as with all threads, and as kNN; "ns" per sample and row of the matrix.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing import winner_kernels as kernels
 from flwr_flynn.hashing.batching import _transpose
-from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.scoring import ScoringRule, class_scores
-from simulations import bench_default
-from simulations.baselines import lean_count, lean_matrix, lean_rows, torchhd_count
-from simulations.results import about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
-
-Array = npt.NDArray[Any]
+from simulations import bench_default, plots
+from simulations.data import load, paths
+from simulations.lean import best_in_turn, lean_count, lean_matrix, lean_rows
+from simulations.results import Array, Row, markdown_table
+from simulations.study import Study
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,10 @@ SHAPES = PAPER_SHAPES + [
 
 def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
     """n samples as they come (integers) and their classes; a stand-in of the same shape where there is no file."""
-    if shape.file == "digits":
-        from sklearn.datasets import load_digits
-
-        X, y = load_digits(return_X_y=True)
-        return X[:n].astype(np.uint8), y[:n], "bundled"
-    if folder is not None and (folder / f"{shape.file}.npz").exists():
-        with np.load(folder / f"{shape.file}.npz") as data:
-            return data["X"][:n], data["y"][:n], "real"
+    there = {"digits": "digits"} | paths(folder)
+    if shape.file in there:
+        X, y, _ = load(there[shape.file])
+        return X[:n], y[:n], "bundled" if shape.file == "digits" else "real"
     # Smooth grey pictures: neighbouring pixels alike, like photographs; letters are 16 numbers of 0 to 15.
     generator = np.random.default_rng(0)
     if shape.n_features == 16:
@@ -91,17 +84,6 @@ def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str
     picture = np.kron(coarse, np.ones((1, 4, 4))) + 0.5 * generator.normal(size=(n, side, side))
     grey = (120 + 50 * picture).clip(0, 255).astype(np.uint8).reshape(n, -1)
     return grey, np.arange(n) % shape.n_classes, "stand-in"
-
-
-def best_in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Seconds of each call, best of `repeats`, the calls taking turns."""
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
 
 
 @njit(nogil=True, cache=True)
@@ -138,7 +120,7 @@ def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:
     return lambda: _project(block, hasher._columns, threshold, sums, lanes_above)
 
 
-def hashing(shape: Shape, options: Any) -> dict[str, Any]:
+def hashing(shape: Shape, options: Any) -> Row:
     """One row of the table: generation of M, hash and count, and the limit."""
     spec = shape.spec
     n, n_lean = (512, 100) if options.quick else (4096, 200)
@@ -155,11 +137,6 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
         "float32": lambda: hasher.count(X32, y, shape.n_classes),
         "all": lambda: hasher.count(X, y, shape.n_classes, n_jobs=everything),
     }
-    try:
-        torchhd = torchhd_count(spec.n_features, spec.hash_dim, shape.n_classes)
-        calls["torchhd"] = lambda: torchhd(X[:n_lean], y[:n_lean])
-    except ImportError:
-        pass
     seconds = best_in_turn(calls, 2 if options.quick else 5)
     rows = min(spec.hash_dim, 2000)
     drawn = best_in_turn(
@@ -168,28 +145,14 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
     kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}
     adds = best_in_turn({kind: projection(hasher, X, dtype) for kind, dtype in kinds.items()}, 10)
-    row: dict[str, Any] = {
-        "shape": shape.name,
-        "data": source,
-        "d": spec.n_features,
-        "m": spec.hash_dim,
-        "s": spec.row_nnz,
-        "rho": spec.hash_nnz,
-        "lean us/point": seconds["lean"] / n_lean * 1e6,
-        "ours us/point": seconds["ours"] / len(X) * 1e6,
-        "float32 us/point": seconds["float32"] / len(X) * 1e6,
-    }
-    row["x lean"] = row["lean us/point"] / row["ours us/point"]
-    row["torchhd us/point"] = row["x torchhd"] = "not installed"
-    if "torchhd" in seconds:
-        row["torchhd us/point"] = seconds["torchhd"] / n_lean * 1e6
-        row["x torchhd"] = row["torchhd us/point"] / row["ours us/point"]
-    row["float32 x lean"] = row["lean us/point"] / row["float32 us/point"]
-    row[f"x with {everything} threads"] = seconds["ours"] / seconds["all"]
-    row["M ms"] = drawn["ours"] * 1e3
+    row: Row = {"shape": shape.name, "data": source, "d": spec.n_features, "m": spec.hash_dim, "s": spec.row_nnz}
+    row |= {"rho": spec.hash_nnz, "lean us/point": seconds["lean"] / n_lean * 1e6}
+    row |= {f"{name} us/point": seconds[name] / len(X) * 1e6 for name in ("ours", "float32")}
+    row |= {"x lean": row["lean us/point"] / row["ours us/point"]}
+    row |= {"float32 x lean": row["lean us/point"] / row["float32 us/point"]}
+    row |= {f"x with {everything} threads": seconds["ours"] / seconds["all"], "M ms": drawn["ours"] * 1e3}
     row["M x choice"] = drawn["choice"] / rows * spec.hash_dim / drawn["ours"]
     row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per sample and row of M, as all that follow
-    row |= phases(hasher, X, y, narrow, shape.n_classes, row["ours us/point"], adds["narrow"])
     for kind, dtype in kinds.items():
         lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
         rate = bytes_per_second(spec.n_features * lanes * size)
@@ -198,24 +161,7 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     return row
 
 
-def phases(
-    hasher: FlyHash, X: Array, y: Array, dtype: str, n_classes: int, total: float, adds: float
-) -> dict[str, float]:
-    """Time of each part of hash and count, in us per sample; selection is the rest."""
-    part = slice(0, 512)
-    active = hasher.active(X[part])
-    labels, counts = y[part].astype(np.int64), np.zeros((n_classes, hasher.hash_dim), np.int64)
-    calls: dict[str, Callable[[], object]] = {
-        "preparation": lambda: _transpose(X[part], dtype, None),
-        "counting": lambda: add_counts(counts, labels, active),
-    }
-    times = {name: seconds / len(labels) * 1e6 for name, seconds in best_in_turn(calls, 10).items()}
-    times["adds and thresholds"] = adds / kernels.LANES[dtype] * 1e6
-    times["selection"] = max(total - sum(times.values()), 0.0)
-    return {f"of it {name}": value for name, value in times.items()}
-
-
-def prediction(shape: Shape, options: Any) -> dict[str, Any]:
+def prediction(shape: Shape, options: Any) -> Row:
     """Prediction of a trained model beside scikit-learn's nearest neighbours on the same training samples."""
     from sklearn.neighbors import KNeighborsClassifier
     from threadpoolctl import threadpool_limits
@@ -237,109 +183,31 @@ def prediction(shape: Shape, options: Any) -> dict[str, Any]:
     }
     with threadpool_limits(1):  # one thread each; idle ones of a matrix library would also spin in our turns
         seconds = best_in_turn(calls, 2 if options.quick else 5)
-    return {
-        "shape": shape.name,
-        "n train": train.stop,
-        "predict us/point": seconds["ours"] / n_test * 1e6,
-        "of it scores": seconds["scores"] / n_test * 1e6,
-        "kNN us/point": seconds["knn"] / n_test * 1e6,
-        "x kNN": seconds["knn"] / seconds["ours"],
-    }
-
-
-_MEMORY = """
-import sys, numpy as np
-from flwr_flynn import FlyHash, HashSpec
-n, spec, n_classes = int(sys.argv[1]), HashSpec(*map(int, sys.argv[2:7])), int(sys.argv[7])
-X = np.random.default_rng(0).integers(0, 256, (n, spec.n_features), np.uint8)
-y = np.arange(n) % n_classes
-hasher = FlyHash(spec)
-hasher.count(X[:1], y[:1], n_classes)
-def memory(field):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) * 1024
-open("/proc/self/clear_refs", "w").write("5")  # the peak starts again from here
-before = memory("VmRSS")
-counts = hasher.count(X, y, n_classes, n_jobs=-1)
-print(memory("VmHWM") - before - counts.nbytes)
-"""
-
-
-def memory(shape: Shape, n: int) -> int:
-    """Bytes that hash and count need beyond samples and counts, measured in a process of its own."""
-    arguments = (n, *list(shape.spec.to_dict().values())[:5], shape.n_classes)
-    done = subprocess.run(
-        [sys.executable, "-c", _MEMORY, *map(str, arguments)], capture_output=True, text=True, check=True
-    )
-    return int(done.stdout)
+    row = {"shape": shape.name, "n train": train.stop, "predict us/point": seconds["ours"] / n_test * 1e6}
+    row |= {"of it scores": seconds["scores"] / n_test * 1e6, "kNN us/point": seconds["knn"] / n_test * 1e6}
+    return row | {"x kNN": seconds["knn"] / seconds["ours"]}
 
 
 _IN_SHORT = ("shape", "data", "d", "m", "ours us/point", "predict us/point", "ns")
-_LEGEND = (
-    "Microseconds per sample to hash and count one (`ours`) and to predict one, on one thread; times as fast as lean "
-    "SciPy on integers (`x lean`), as torchhd, as with all threads, and as kNN; `ns` per sample and row of the matrix."
-)
-
-
-_STAGES = (
-    "Hash and count by each candidate of the default, stage before the lifting matrix included, on one thread, beside "
-    "lean SciPy on ready-made inputs."
-)
-_EFFORTS = "Fit and predict at each effort on two threads, beside a random forest of 200 trees and brute-force kNN."
-
-
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-    return str(value)
-
-
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Bars: how many times faster than lean SciPy, one thread."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(1.3 * len(rows), 4), layout="constrained")
-    place = np.arange(len(rows))
-    for offset, key, label in ((-0.2, "x lean", "whole numbers"), (0.2, "float32 x lean", "float32")):
-        bars = axes.bar(place + offset, [row[key] for row in rows], 0.4, label=label)
-        axes.bar_label(bars, fmt="%.0f")
-    axes.set_xticks(place, [f"{row['shape']}\n({row['data']})" for row in rows])
-    axes.set_ylabel("times as fast as lean SciPy, one thread")
-    axes.set_title("Hash and count")
-    axes.margins(y=0.15)
-    axes.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    print(f"written: {path}")
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("bench", __doc__).parse_args(arguments)
-    if options.data is not None and not options.data.is_dir():
-        raise SystemExit(f"--data: expected a folder, {options.data} is none")
-    start, folder = time.perf_counter(), output_folder(options)
-    rows: list[dict[str, Any]] = []
+    study = Study("bench", "Speed", __doc__, arguments)
+    rows: list[Row] = []
     for number, shape in enumerate(SHAPES, 1):
         print(f"[{number}/{len(SHAPES)}] {shape.name} ...", flush=True)
-        rows.append(hashing(shape, options) | prediction(shape, options))
-        write_csv(folder / "bench.csv", rows)
-    for row in rows:
-        print("\n" + "\n".join(f"{name:>28}: {_text(value)}" for name, value in row.items()))
-    sizes = (1000, 8000) if options.quick else (4000, 32000)
-    beyond = [f"{memory(SHAPES[2], n) / 2**20:.1f} MiB for {n} samples" for n in sizes]
-    remark = f"Memory beyond samples and counts, shape of MNIST: {', '.join(beyond)}."
-    print(remark)
-    stages = bench_default.stages(options.quick, best_in_turn)
-    write_csv(folder / "stages.csv", stages)
-    print(text_table(stages))
-    fitted = bench_default.efforts(options.quick, best_in_turn)
-    write_csv(folder / "efforts.csv", fitted)
-    print(text_table(fitted))
-    draw(rows, folder / "bench.png")
+        rows.append(hashing(shape, study.chosen) | prediction(shape, study.chosen))
+        study.write("bench", rows)
     short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
-    more = [_STAGES, markdown_table(stages), _EFFORTS, markdown_table(fitted)]
-    parts = [about(__doc__), _LEGEND, markdown_table(short), remark, "![speed](bench.png)", *more]
-    write_summary(folder, "Speed", "bench", arguments, time.perf_counter() - start, parts)
+    parts = [markdown_table(short)]
+    bars = {key: [(row["shape"], row[key]) for row in rows] for key in ("x lean", "float32 x lean")}
+    panels = [(title, {name: [value] for name, value in pairs}) for title, pairs in bars.items()]
+    label = "times as fast as lean SciPy, one thread"
+    parts.append(plots.bars(panels, study.folder / "bench.png", label, size=(6.5, 3.5)))
+    for name, measured in (("stages", bench_default.stages), ("efforts", bench_default.efforts)):
+        table = measured(study.chosen.quick)
+        study.write(name, table)
+        parts += [(measured.__doc__ or "").partition("\n")[0], markdown_table(table)]
+    print("\n\n".join(parts))
+    study.finish([study.about, *parts])

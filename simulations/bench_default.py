@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import FlyHash, FlyNNClassifier, HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from simulations.baselines import lean_count, lean_matrix
-
-Array = npt.NDArray[Any]
+from simulations.lean import best_in_turn, lean_count, lean_matrix
+from simulations.results import Array, Row
 
 _N_FEATURES, _N_CLASSES = 20, 5
 _STAGES = {"bumps": "rank codes, bumps", "steps": "rank codes, steps"}
-
-BestInTurn = Callable[[dict[str, Callable[[], object]], int], dict[str, float]]
 
 
 def samples(n: int) -> tuple[Array, Array]:
@@ -28,8 +21,8 @@ def samples(n: int) -> tuple[Array, Array]:
     return np.exp(centers[y] + generator.normal(size=(n, _N_FEATURES))), y
 
 
-def stages(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
-    """Hash and count by each candidate of the default, beside lean SciPy on the same inputs of the lifting matrix."""
+def stages(quick: bool) -> list[Row]:
+    """Hash and count by each candidate of the default, stage before the lifting matrix included, beside lean SciPy."""
     n, n_lean = (512, 100) if quick else (4096, 200)
     X, y = samples(n)
     plan = HashPlan(_N_FEATURES, _N_CLASSES, n, "auto", hash_dim=2**14 if quick else 2**16, hash_nnz=64)
@@ -50,22 +43,14 @@ def stages(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
         stage = _STAGES.get(spec.coding, "waves" if spec.n_waves else "columns")
         drawn = " by relevance" if spec.row_weights is not None else ""
         ours, lean = seconds["ours"] / n * 1e6, seconds["lean"] / n_lean * 1e6
-        rows.append(
-            {
-                "stage": f"{stage}{drawn}, {'+-1' if spec.signed else '0/1'}",
-                "inputs": spec.n_inputs,
-                "m": spec.hash_dim,
-                "s": spec.row_nnz,
-                "ours us/sample": ours,
-                "lean us/sample, without the stage": lean,
-                "x lean": lean / ours,
-            }
-        )
+        row = {"stage": f"{stage}{drawn}, {'+-1' if spec.signed else '0/1'}", "inputs": spec.n_inputs}
+        row |= {"m": spec.hash_dim, "s": spec.row_nnz, "ours us/sample": ours}
+        rows.append(row | {"lean us/sample, without the stage": lean, "x lean": lean / ours})
     return rows
 
 
-def efforts(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
-    """Fit and predict of `FlyNNClassifier` at each effort, two threads, beside a random forest and brute-force kNN."""
+def efforts(quick: bool) -> list[Row]:
+    """Fit and predict at each effort on two threads, beside a random forest of 200 trees and brute-force kNN."""
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.neighbors import KNeighborsClassifier
 
@@ -81,16 +66,9 @@ def efforts(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
         model.fit(X[:500], y[:500]).predict(X[:64])
     fit = best_in_turn({name: lambda m=model: m.fit(X[train], y[train]) for name, model in models.items()}, 1)
     predict = best_in_turn({name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 3)
-    return [
-        {
-            "effort": effort,
-            "n train": n,
-            "fit s": fit[effort],
-            "forest fit s": fit["forest"],
-            "fit / forest": fit[effort] / fit["forest"],
-            "predict us/sample": predict[effort] / n_test * 1e6,
-            "kNN us/sample": predict["kNN"] / n_test * 1e6,
-            "x kNN": predict["kNN"] / predict[effort],
-        }
-        for effort in ours
-    ]
+    rows = []
+    for effort in ours:
+        row = {"effort": effort, "n train": n, "fit s": fit[effort], "forest fit s": fit["forest"]}
+        row |= {"fit / forest": fit[effort] / fit["forest"], "predict us/sample": predict[effort] / n_test * 1e6}
+        rows.append(row | {"kNN us/sample": predict["kNN"] / n_test * 1e6, "x kNN": predict["kNN"] / predict[effort]})
+    return rows

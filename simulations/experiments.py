@@ -1,24 +1,54 @@
-"""The experiments of `python -m simulations`, each with a line that says what it measures."""
+"""The experiments of `python -m simulations`: what each measures, its module, and the arguments of its page."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+
+class Experiment(NamedTuple):
+    """An experiment: what it measures, and the arguments of its page, "--data" without its folder; None without a page.
+
+    `place` is its module behind `simulations`, by default of the same name, and its function, by default `main`.
+    """
+
+    what: str
+    page: str | None = ""
+    place: tuple[str, str] = ("", "main")
+
+    def run(self, name: str, arguments: list[str]) -> None:
+        """Run the experiment, `name`."""
+        getattr(import_module(f"simulations.{self.place[0] or name}"), self.place[1])(arguments)
+
+
+def _paper(name: str, what: str, page: str = "") -> dict[str, Experiment]:
+    return {name: Experiment(what, page, (f"paper.{name}", "main"))}
+
+
+_FEW = "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'"
+_SKEWED = "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2"
 EXPERIMENTS = {
-    "bench": "speed of hashing, training and prediction, beside lean SciPy, torchhd and the hardware's limit",
-    "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
-    "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
-    "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
-    "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
-    "trees": "FlyNN beside FedXgbBagging, FedXgbCyclic and federated forests on skewed parties, and pooled trees",
-    "forget": "seconds and bytes to forget samples of a party, beside training again",
-    "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
-    "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",
-    "openml": "the paper's tables and scatter plots on OpenML's data sets",
-    "hyperparameters": "the effects of m, s, rho and gamma, as in the paper's Figures 4 and 5",
-    "scaling": "the paper's Figure 2 and its table: 1 to 16 parties",
-    "theory": "agreement with kNN beside Theorem 2's bound; time, memory and bytes beside Lemmas 1, 2 and 5",
-    "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
-    "membership": "an attacker who asks who was among the training samples, with and without noise",
-    "tables": "mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests and kNN",
-    "figures": "AUROC, calibration and losses of a run beside scikit-learn, and the coverage of their intervals",
-    "gram": "what a Gram matrix adds, what it claims beside fresh samples, and what its parts are worth",
-    "probabilities": "log-loss, Brier score, calibration beside boosting, a calibrated forest and logistic regression",
-    "ablation": "the gain by scoring rule, committee, scaling and choice of decay",
+    "bench": Experiment(
+        "speed of hashing, training and prediction, beside lean SciPy and the hardware's limit", "--data"
+    ),
+    "scale": Experiment(
+        "the server's seconds and memory for 10 to 1000 parties; on Ray; of a run with --supernodes 200"
+    ),
+    "traffic": Experiment("bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate"),
+    "accuracy": Experiment("balanced accuracy beside tuned kNN, forests, boosting and the paper's methods", _FEW),
+    "noniid": Experiment(
+        "skewed parties: FedAvg, FedProx, SCAFFOLD and own heads beside FlyNN, with class prior", _SKEWED
+    ),
+    "trees": Experiment("FedXgbBagging, FedXgbCyclic and federated forests beside FlyNN, on skewed parties", "--data"),
+    "forget": Experiment("seconds and bytes to forget samples of a party, beside training again", "--data"),
+    **_paper("synthetic", "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours"),
+    **_paper("openml", "the paper's Tables 2 and 9 and their scatter plots on OpenML's data sets", "--data"),
+    **_paper("hyperparameters", "the effects of m, s, rho and gamma, as in the paper's Figures 4 and 5"),
+    **_paper("scaling", "the paper's Figure 2 and its table: 1 to 16 parties", "--data"),
+    **_paper("theory", "agreement with kNN beside the bound of the paper's Theorem 2"),
+    **_paper("privacy", "the paper's Figures 3, 7, 8 and 9, and the new mechanisms beside its own", "--data"),
+    "membership": Experiment("an attacker who asks who was among the training samples", "--data --sets digits,letters"),
+    "tables": Experiment("mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests and kNN"),
+    "probabilities": Experiment("log-loss, Brier score and calibration beside boosting, forest and regression", None),
+    "ablation": Experiment("the gain by scoring rule, committee, scaling and decay", "", ("accuracy", "ablation")),
 }

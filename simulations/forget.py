@@ -10,7 +10,6 @@ learns the hashes again, too. Seconds are CPU seconds of server and parties toge
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,31 +19,11 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
-from simulations.results import (
-    Row,
-    about,
-    markdown_table,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)  # fmt: skip
+from simulations.results import Row, markdown_table
+from simulations.splits import read, source
+from simulations.study import Study
 
 N_PARTIES = 10
-
-
-def load(folder: Path | None, quick: bool) -> tuple[Any, Any]:
-    """Samples and labels, in random order."""
-    if folder is None:
-        from sklearn.datasets import load_digits
-
-        X, y = load_digits(return_X_y=True)
-    else:
-        with np.load(folder / "mnist.npz", allow_pickle=False) as data:
-            X, y = data["X"], data["y"]
-    order = np.random.default_rng(0).permutation(len(y))[: 2000 if quick else None]
-    return X[order], y[order]
 
 
 def measured(what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **options: Any) -> Run:
@@ -59,15 +38,16 @@ def measured(what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **op
     sizes = {way: sum(getattr(each, way) for each in run.traffic.values()) / 1e6 for way in ("up", "down")}
     rows.append({"run": what, "CPU s": time.process_time() - start, "MB up": sizes["up"], "MB down": sizes["down"]})
     rows[-1]["SHA-256"] = ", ".join(part.sha256()[:12] for part in run.totals.parts)
-    print(text_table(rows[-1:]), flush=True)
+    print(markdown_table(rows[-1:]), flush=True)
     return run
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    chosen = parser("forget", __doc__).parse_args(arguments)
-    start, folder = time.perf_counter(), output_folder(chosen)
-    X, y = load(chosen.data, chosen.quick)
+    study = Study("forget", "Forgetting", __doc__, arguments)
+    data = read(source("digits" if study.chosen.data is None else "mnist", study.chosen.data))
+    order = np.random.default_rng(0).permutation(len(data.y))[: study.sized(len(data.y), 2000)]
+    X, y = data.X[order], data.y[order]
     shares, rows = np.array_split(np.arange(len(y)), N_PARTIES), list[Row]()
     plan = HashPlan(X.shape[1], len(np.unique(y)), len(y), "auto")
     saved = measured("first training", rows, X, y, shares, spec=plan).federation("1")
@@ -81,9 +61,6 @@ def main(arguments: list[str]) -> None:
     measured("new training", rows, X, y, shares, spec=plan)
     if run.totals != rest.totals:
         raise RuntimeError("the update is not equal to the new round")
-    write_csv(folder / "forget.csv", rows)
+    study.write("forget", rows)
     said = f"{len(then) - len(now)} of {len(then)} samples of one party, of {len(y)} x {X.shape[1]} in all."
-    write_summary(
-        folder, "Forgetting", "forget", arguments, time.perf_counter() - start,
-        [about(__doc__), said, markdown_table(rows)],
-    )  # fmt: skip
+    study.finish([study.about, said, markdown_table(rows)])

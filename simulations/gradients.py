@@ -25,16 +25,14 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg, FedProx
 
 from flwr_flynn.federated.disclosure import Traffic
+from simulations.results import Array
 from simulations.runner import rounds
 from simulations.workers import Workers
-
-Array = npt.NDArray[Any]
 
 MODELS = {"LR": 0, "MLP": 64}
 """Softmax regression and the perceptron, by their hidden units."""

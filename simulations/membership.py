@@ -15,36 +15,24 @@ difference of both rates. "allowed" is what the guarantee allows any attack at 1
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
-from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
+from flwr_flynn.model.noisy_rounds import clipped_gradient
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease, suggest_spec
 from flwr_flynn.privacy.mechanism import SeededNoise
-from simulations.plots import _panels, _save
-from simulations.results import (
-    FEDERATED,
-    Cells,
-    Row,
-    about,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-from simulations.splits import read
+from simulations import plots
+from simulations.paper.privacy import descended
+from simulations.plots import Line, Panel
+from simulations.results import Array, Row, chosen, markdown_table
+from simulations.splits import read, source
+from simulations.study import FEDERATED, Cells, Option, Study, at_least, code_digest, names
 
-Array = npt.NDArray[Any]
 Statistic = Callable[[Array], Array]
 """Statistic of all samples, (n,), for the model of some: a mask, (n,)."""
 
@@ -99,13 +87,12 @@ def by_rounds(X: Array, y: Array, spec: HashSpec, epsilon: float) -> Statistic:
     def statistic(some: Array) -> Array:
         counts = ClassCounts.from_active(hasher, active[some], y[some], n_classes)
         counts = SimulatedRelease(mechanism, next(seeds)).release(counts)
-        descent = Descent.of(counts, _ROUNDS, mechanism.unit_noise(1))
-        for _ in range(_ROUNDS):
-            asked = descent.best, descent.centre, spec.hash_nnz
+
+        def gradient(number: int, asked: tuple[Any, ...]) -> Array:
             exact = clipped_gradient(*asked, [(active[some], y[some])]).gradient
-            noisy = mechanism.noisy_gradient(exact, SeededNoise(next(seeds)))
-            descent = descent.advance(NoisyGradient((noisy,)))
-        scores = refined_scores(descent.best, active)
+            return np.asarray(mechanism.noisy_gradient(exact, SeededNoise(next(seeds))))
+
+        scores = descended(counts, mechanism, 1, spec, gradient, active)
         shares = np.exp(scores - scores.max(axis=1, keepdims=True))
         return of_probabilities(shares / shares.sum(axis=1, keepdims=True), y)
 
@@ -157,11 +144,8 @@ def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
     found = members.ravel()[order]
     hits, alarms = np.cumsum(found) / found.sum(), np.cumsum(~found) / (~found).sum()
     at = [float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)]) for rate in (*RATES, *_CURVE)]
-    return {"rates": at[: len(RATES)], "advantage": float((hits - alarms).max()), "curve": at[len(RATES) :]}
-
-
-def _attacked(make: Callable[[], Statistic], n: int, n_models: int) -> list[Row]:
-    return [attacked(make(), n, n_models)]
+    found = {f"found at {rate:.1%}": value for rate, value in zip(RATES, at, strict=False)}
+    return found | {"advantage": float((hits - alarms).max()), "curve": at[len(RATES) :]}
 
 
 def allowed(epsilon: float, rate: float | None = None) -> float:
@@ -199,8 +183,8 @@ def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Ro
     data, rows = read(source, n_samples), []
     X, y = np.asarray(data.X, np.float64), np.asarray(data.y)
     for name, (epsilon, make) in attacks(X, y).items():
-        key = {"set": data.name, "job": name, "samples": len(y), "models": n_models, "code": _CODE}
-        (found,) = cells.finish(key, partial(_attacked, make, len(y), n_models))
+        work = lambda make=make: attacked(make(), len(y), n_models)  # noqa: E731
+        found = cells.finish(f"{data.name}: {name}", (X, y, n_models, _CODE), work)
         rows.append({"set": data.name, "attack": name, "epsilon": epsilon or "", **found})
     return rows
 
@@ -208,45 +192,34 @@ def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Ro
 def shown(row: Row) -> Row:
     """A row as text."""
     epsilon = row["epsilon"] or 0.0
-    rates = {f"found at {rate:.1%}": f"{value:.3f}" for rate, value in zip(RATES, row["rates"], strict=True)}
+    rates = {name: f"{value:.3f}" for name, value in row.items() if name.startswith("found")}
     bounds = {"allowed at 1.0%": f"{allowed(epsilon, 0.01):.3f}", "advantage": f"{row['advantage']:.3f}"}
     return {name: row[name] for name in ("set", "attack")} | rates | bounds | {"allowed": f"{allowed(epsilon):.3f}"}
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> str:
     """Members found against false alarms, a panel for each data set."""
-    from matplotlib import colormaps
-
-    names = list(dict.fromkeys(row["set"] for row in rows))
-    plt, figure, axes = _panels(len(names), 5.2, 4.6)
-    for axis, name in zip(axes, names, strict=True):
-        for number, row in enumerate(each for each in rows if each["set"] == name):
-            style, colour = ":" if row["attack"].startswith("server") else "-", colormaps["tab20"](number % 20)
-            curve = np.maximum(row["curve"], 1e-4)
-            axis.plot(_CURVE, curve, style, color=colour, label=row["attack"], linewidth=1.4)
-        axis.plot(_CURVE, [allowed(1.0, rate) for rate in _CURVE], "k--", linewidth=1, label="allowed by epsilon 1")
-        axis.plot(_CURVE, _CURVE, color="grey", linewidth=0.8, label="guessing")
-        axis.set(xscale="log", yscale="log", xlabel="false alarms", ylabel="members found", title=name, ylim=(1e-4, 1))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=3, fontsize=8, frameon=False)
-    _save(plt, figure, path)
+    plain, panels = {"marker": None}, []
+    axes = {"xscale": "log", "yscale": "log", "xlabel": "false alarms", "ylabel": "members found", "ylim": (1e-4, 1)}
+    for name in dict.fromkeys(row["set"] for row in rows):
+        lines = [Line(r["attack"], _CURVE, np.maximum(r["curve"], 1e-4), look=plain) for r in chosen(rows, set=name)]
+        lines.append(Line("allowed by epsilon 1", _CURVE, [allowed(1.0, rate) for rate in _CURVE], look=plain))
+        panels.append(Panel(name, [*lines, Line("guessing", _CURVE, _CURVE, look=plain)], axes))
+    return plots.lines(panels, path, (5.2, 4.6), legend=3)
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("membership", __doc__)
-    options.add_argument("--sets", default="digits", help="data sets, with commas between (default: digits)")
-    options.add_argument("--samples", type=int, default=2000, help="samples of a set, at most (default: 2000)")
-    options.add_argument("--models", type=int, help="models of each kind (default: 64, quick: 8)")
-    chosen = options.parse_args(arguments)
-    start, folder = time.perf_counter(), output_folder(chosen)
-    n_models = chosen.models or (8 if chosen.quick else 64)
-    rows: list[Row] = []
-    for name in chosen.sets.split(","):
-        source = name if name == "digits" else str((chosen.data or Path()) / f"{name}.npz")
-        rows += measure(source, chosen.samples, n_models, Cells(folder / "cells"))
-    lines = [shown(row) for row in rows]
-    print(text_table(lines))
-    write_csv(folder / "membership.csv", [{k: v for k, v in row.items() if k != "curve"} for row in rows])
-    draw(rows, folder / "membership.png")
-    parts = [about(__doc__), markdown_table(lines), "![members found against false alarms](membership.png)"]
-    write_summary(folder, "Membership inference", "membership", arguments, time.perf_counter() - start, parts)
+    study = Study(
+        "membership", "Membership inference", __doc__, arguments,
+        sets=Option("data sets, with commas between (default: digits)", names, ["digits"]),
+        samples=Option("samples of a set, at most (default: 2000)", at_least(2), 2000),
+        models=Option("models of each kind (default: 64, quick: 8)", at_least(2)),
+    )  # fmt: skip
+    n_models, rows = study.chosen.models or study.sized(64, 8), list[Row]()
+    for name in study.chosen.sets:
+        rows += measure(source(name, study.chosen.data), study.chosen.samples, n_models, study.cells)
+    study.write("membership", rows)
+    table = markdown_table([shown(row) for row in rows])
+    print(table)
+    study.finish([study.about, table, draw(rows, study.folder / "membership.png")])

@@ -12,12 +12,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn.errors import DataError
-
-Array = npt.NDArray[Any]
+from simulations.results import Array
 
 COMPLETELY, BY_VALUE = "at random", "by value"
 """Kinds of emptying: every cell alike, or by the value that is lost."""

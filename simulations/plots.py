@@ -1,51 +1,213 @@
-"""Figures of `python -m simulations accuracy`, and helpers of other figures."""
+"""Figures of all experiments: panels of lines, bars, scatter plots and heat maps.
+
+A method has one colour and one marker in all panels with a common legend. Lines of FlyNN are solid, others dashed.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulations.results import Row
+import numpy as np
 
-_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple")
-_MARKERS = ("o", "s", "^", "D")
+from simulations.results import Array
+
+Figures = Sequence[float]
+COLOURS = (
+    *("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:cyan", "tab:red", "tab:olive", "black"),
+    *("magenta", "darkgreen", "navy", "tab:pink", "gold", "tab:gray"),
+)
+MARKERS = "os^DvPX*<>pdh8H"
 
 
-def _panels(n: int, width: float, height: float, most: int = 3) -> tuple[Any, Any, list[Any]]:
+@dataclass(frozen=True)
+class Line:
+    """Points of one method; `look` has more keywords of matplotlib's `plot`, and `spread` a band around the line."""
+
+    label: str
+    x: Sequence[Any]
+    y: Figures
+    spread: Figures = ()
+    look: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of lines.
+
+    Parameters
+    ----------
+    title : str
+    lines : sequence of Line
+    axes : mapping
+        Keywords of matplotlib's `Axes.set`; a scale may be "log2", a logarithmic one with plain numbers.
+    levels : sequence of (label, height)
+        Horizontal lines.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    levels: Sequence[tuple[str, float]] = ()
+
+
+@contextmanager
+def figure(
+    path: Path, n: int, size: tuple[float, float], most: int = 3, title: str = "", legend: int = 0
+) -> Iterator[list[Any]]:
+    """A figure of n panels, `most` to a row; saved at the end, with one legend of so many columns below all of them.
+
+    Parameters
+    ----------
+    path : Path
+        The PNG.
+    n : int
+    size : (float, float)
+        Of a panel, in inches.
+    most : int
+    title : str
+    legend : int
+        0 for none.
+
+    Yields
+    ------
+    list of Axes
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     columns = min(n, most)
-    rows = -(-n // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+    shape = -(-n // columns), columns
+    whole, axes = plt.subplots(
+        *shape, figsize=(size[0] * columns, size[1] * shape[0]), squeeze=False, layout="constrained"
     )
     for unused in axes.flat[n:]:
         unused.set_axis_off()
-    return plt, figure, list(axes.flat[:n])
-
-
-def _save(plt: Any, figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=150, bbox_inches="tight")
-    plt.close(figure)
+    whole.suptitle(title, fontsize=11)
+    yield list(axes.flat[:n])
+    if legend:
+        pairs = [pair for axis in axes.flat for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+        handles = {label: handle for handle, label in reversed(pairs)}  # of equal labels the first
+        labels = list(dict.fromkeys(label for _, label in pairs))
+        shown = [handles[label] for label in labels]
+        whole.legend(shown, labels, loc="outside lower center", ncol=legend, fontsize=8, frameon=False)
+    whole.savefig(path, dpi=150, bbox_inches="tight")
+    plt.close(whole)
     print(f"written: {path}")
 
 
-def _legend_below(axis: Any, columns: int) -> None:
-    """Place the legend below the axis, where it hides no point."""
-    legend = axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=columns, fontsize=8, frameon=False)
-    for handle in legend.legend_handles:
-        if hasattr(handle, "set_sizes"):
-            handle.set_sizes([25])
+def lines(
+    panels: Sequence[Panel], path: Path, size: tuple[float, float] = (4.4, 3.8), most: int = 3, title: str = "",
+    legend: int = 4,
+) -> str:  # fmt: skip
+    """Draw panels of lines; returns the figure in Markdown. With `legend` 0 each panel has its own, see `figure`."""
+    with figure(path, len(panels), size, most, title, legend) as axes:
+        for axis, panel in zip(axes, panels, strict=True):
+            labels = list(dict.fromkeys(line.label for one in (panels if legend else [panel]) for line in one.lines))
+            for line in panel.lines:
+                place = labels.index(line.label)
+                look = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+                ours = line.label.startswith("FlyNN")
+                look |= {"linestyle": "-" if ours else "--", "linewidth": 1.8 if ours else 1.2, "markersize": 4}
+                look |= {"alpha": 0.85, "label": line.label} | dict(line.look)
+                axis.plot(line.x, line.y, **look)
+                if len(line.spread):
+                    low, high = np.subtract(line.y, line.spread), np.add(line.y, line.spread)
+                    axis.fill_between(line.x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+            for number, (label, height) in enumerate(panel.levels):
+                axis.axhline(height, color=f"{0.3 * number}", linestyle=":", linewidth=1.2, label=label)
+            settings = dict(panel.axes)
+            powers = [which for which in "xy" if settings.get(f"{which}scale") == "log2"]
+            axis.set(**{name: value for name, value in settings.items() if value != "log2"})
+            for which in powers:
+                _powers_of_two(getattr(axis, f"{which}axis"))
+            axis.set_title(panel.title, fontsize=9)
+            axis.grid(alpha=0.3)
+            if not legend:
+                axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncol=2, fontsize=7, frameon=False)
+    return f"![{path.stem}]({path.name})"
 
 
-def scatter(
-    panels: Sequence[tuple[str, Mapping[str, float], str, Mapping[str, float]]], title: str, path: Path
-) -> None:
+def _powers_of_two(axis: Any) -> None:
+    """A logarithmic axis with few, plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis._set_axes_scale("log", base=2)
+    axis.set_major_locator(LogLocator(base=2, numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value / 1024:.4g}k" if value >= 2**13 else f"{value:.4g}")
+
+
+def bars(
+    panels: Sequence[tuple[str, Mapping[str, Figures]]], path: Path, label: str,
+    printed: Mapping[tuple[str, str], tuple[float, float]] = {},
+    size: tuple[float, float] = (4.0, 3.0),
+) -> str:  # fmt: skip
+    """Bars of means with their spreads, a panel per case; a printed mean and spread is a diamond.
+
+    Parameters
+    ----------
+    panels : sequence of (title, values by the name of the bar)
+    path : Path
+        The PNG.
+    label : str
+        Of the vertical axis.
+    printed : mapping of (title, name of the bar) to (mean, spread)
+    size : (float, float)
+    """
+    with figure(path, len(panels), size, legend=4 * bool(printed)) as axes:
+        for axis, (title, cases) in zip(axes, panels, strict=True):
+            for place, (name, values) in enumerate(cases.items()):
+                error = np.std(values, ddof=1) if len(values) > 1 else None
+                colour = "tab:blue" if name.startswith("FlyNN") or not printed else "tab:grey"
+                shown = axis.bar(place, np.mean(values), 0.65, yerr=error, color=colour, alpha=0.8, capsize=3)
+                if not printed:
+                    axis.bar_label(shown, fmt="%.0f")
+                if (title, name) in printed:
+                    mean, spread = printed[title, name]
+                    look = {"fmt": "D", "color": "black", "markersize": 5, "markerfacecolor": "gold", "capsize": 3}
+                    axis.errorbar(place, mean, spread, label="printed in the paper", **look)
+            axis.axhline(0, color="red", linewidth=1, linestyle="--")
+            axis.set_xticks(range(len(cases)), [name.replace(" (", "\n(").replace(", ", ",\n") for name in cases])
+            axis.tick_params(labelsize=7)
+            axis.set_title(title, fontsize=10)
+            axis.set_ylabel(label, fontsize=8)
+    return f"![{path.stem}]({path.name})"
+
+
+def heat_maps(tables: Mapping[str, Array], title: str, path: Path) -> str:
+    """A heat map for every split: parties to the right, classes up, darker for more samples.
+
+    Parameters
+    ----------
+    tables : mapping of split to (parties, L) array
+        Training samples of each class at each party.
+    title : str
+    path : Path
+        The PNG.
+    """
+    with figure(path, len(tables), (3.6, 2.2), 4, title) as axes:
+        # Few samples and none must look different, and one split must not set the scale for all others.
+        for axis, (split, counts) in zip(axes, tables.items(), strict=True):
+            shares = np.where(counts.T > 0, 0.08 + 0.92 * (counts.T / max(counts.max(), 1)) ** 0.5, 0)
+            axis.imshow(shares, aspect="auto", cmap="Blues", vmin=0, vmax=1, origin="lower", interpolation="nearest")
+            empty = int((counts.sum(axis=1) == 0).sum())
+            note = f", {empty} parties without" * bool(empty)
+            axis.set_title(f"{split} (most: {counts.max()} samples{note})", fontsize=8)
+            axis.set(xlabel="party", ylabel="class")
+            axis.tick_params(labelsize=7)
+            for which in (axis.xaxis, axis.yaxis):
+                which.get_major_locator().set_params(integer=True)
+    return f"![{path.stem}]({path.name})"
+
+
+def scatter(panels: Sequence[tuple[str, Mapping[str, float], str, Mapping[str, float]]], title: str, path: Path) -> str:
     """The paper's scatter plots: a point per data set, FlyNN's accuracy to the right, the other's up.
 
     Points under the red dashed diagonal are sets on which FlyNN is better. The four furthest from it are named.
@@ -58,98 +220,24 @@ def scatter(
     path : Path
         The PNG.
     """
-    plt, figure, axes = _panels(len(panels), 4.2, 4.6)
-    points: list[tuple[Any, list[str], list[float], list[float]]] = []
-    for axis, (name, ours, other, theirs) in zip(axes, panels, strict=True):
-        both = [one for one in ours if one in theirs]
-        x, y = [ours[one] for one in both], [theirs[one] for one in both]
-        low, high = min([*x, *y], default=0.0) - 0.04, 1.02
-        axis.plot([low, high], [low, high], "--", color="red", linewidth=1, zorder=1)
-        better = [a >= b for a, b in zip(x, y, strict=True)]
-        for wanted, colour, marker in ((True, "tab:blue", "o"), (False, "tab:orange", "^")):
-            chosen = [i for i, is_better in enumerate(better) if is_better == wanted]
-            what = "FlyNN better or equal" if wanted else "FlyNN worse"
-            axis.scatter(
-                [x[i] for i in chosen], [y[i] for i in chosen], s=22, color=colour, marker=marker, alpha=0.75,
-                linewidths=0, label=f"{what}: {len(chosen)}", zorder=2,
-            )  # fmt: skip
-        axis.set(xlim=(low, high), ylim=(low, high), xlabel=name, ylabel=other, aspect="equal")
-        ticks = [tick for tick in axis.get_yticks() if low <= tick <= 1.001]
-        axis.set(xticks=ticks, yticks=ticks)
-        _legend_below(axis, 2)
-        points.append((axis, both, x, y))
-    figure.suptitle(title, fontsize=11)
-    figure.canvas.draw()  # names are placed where everything stands in the end
-    figure.set_layout_engine("none")
-    for panel in points:
-        _name_points(*panel)
-    _save(plt, figure, path)
-
-
-def _name_points(axis: Any, names: Sequence[str], x: Sequence[float], y: Sequence[float]) -> None:
-    """Name the four points furthest from the diagonal, each at the nearest place that is free of points and names."""
-    far = [i for i in sorted(range(len(names)), key=lambda i: -abs(x[i] - y[i]))[:4] if abs(x[i] - y[i]) > 0.01]
-    inside = axis.get_window_extent()
-    taken = [tuple(point) for point in axis.transData.transform(list(zip(x, y, strict=True)))] if names else []
-    # Where the diagonal runs it counts as a row of points.
-    corners = [(inside.x0 + f * inside.width, inside.y0 + f * inside.height) for f in (i / 60 for i in range(61))]
-    for i in far:
-        side = 1 if y[i] <= x[i] else -1  # away from the diagonal first
-        for radius, (dx, dy) in itertools.product(range(8, 130, 8), _DIRECTIONS):
-            label = axis.annotate(
-                names[i], (x[i], y[i]), (side * radius * dx, -side * radius * dy), textcoords="offset points",
-                fontsize=7, ha="left" if side * dx > 0 else "right" if side * dx < 0 else "center", va="center",
-                arrowprops={"arrowstyle": "-", "color": "grey", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3},
-            )  # fmt: skip
-            box = _text_box(label).expanded(1.04, 1.4)
-            if box.x0 > inside.x0 and box.x1 < inside.x1 and box.y0 > inside.y0 and box.y1 < inside.y1:
-                free = not box.count_contains([*taken, *corners])
-            else:
-                free = False
-            if free:
-                taken += [(a, b) for a in _spread(box.x0, box.x1) for b in _spread(box.y0, box.y1)]
-                break
-            label.remove()
-
-
-_DIRECTIONS = ((1, 0), (0.8, 0.6), (0, 1), (0.6, 0.8), (0.8, -0.6), (-0.6, 0.8), (-1, 0), (0, -1))
-
-
-def _text_box(label: Any) -> Any:
-    from matplotlib.text import Text
-
-    label.update_positions(label.figure.canvas.get_renderer())
-    return Text.get_window_extent(label)  # of the words, without the line
-
-
-def _spread(low: float, high: float) -> list[float]:
-    return [low + (high - low) * i / 12 for i in range(13)]
-
-
-def reliability(rows: Sequence[Row], path: Path) -> None:
-    """Accuracy of predictions against the method's confidence in them, a panel per data set.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows of `simulations.methods.calibration`, with the name of the ``set``.
-    path : Path
-        The PNG.
-    """
-    sets = list(dict.fromkeys(row["set"] for row in rows))
-    plt, figure, axes = _panels(len(sets), 4.2, 4.2)
-    for axis, name in zip(axes, sets, strict=True):
-        axis.plot([0, 1], [0, 1], "--", color="grey", linewidth=1, label="calibrated")
-        mine = [row for row in rows if row["set"] == name]
-        for row, colour, marker in zip(mine, _COLOURS, _MARKERS, strict=False):
-            # Bins with few samples say little: they are small.
-            sizes = [8 + 100 * n / row["points"] for n in row["in bin"]]
-            axis.plot(row["confidence"], row["right"], color=colour, linewidth=1)
-            axis.scatter(
-                row["confidence"], row["right"], s=sizes, color=colour, marker=marker, alpha=0.8, zorder=2,
-                label=f"{row['method']}: log-loss {row['log-loss']:.3f}",
-            )  # fmt: skip
-        axis.set(xlim=(0, 1.03), ylim=(-0.03, 1.03), title=name, aspect="equal")
-        axis.set(xlabel="confidence in the predicted class", ylabel="fraction right (area: share of the points)")
-        _legend_below(axis, 2)
-    _save(plt, figure, path)
+    with figure(path, len(panels), (4.2, 4.4), title=title) as axes:
+        for axis, (name, ours, other, theirs) in zip(axes, panels, strict=True):
+            points = {one: (ours[one], theirs[one]) for one in ours if one in theirs}
+            low = min(itertools.chain(*points.values()), default=0.0) - 0.04
+            axis.plot([low, 1.02], [low, 1.02], "--", color="red", linewidth=1, zorder=1)
+            for is_better, colour, marker in ((True, "tab:blue", "o"), (False, "tab:orange", "^")):
+                chosen = [point for point in points.values() if (point[0] >= point[1]) == is_better]
+                what = f"FlyNN {'better or equal' if is_better else 'worse'}: {len(chosen)}"
+                x, y = np.reshape(chosen, (-1, 2)).T
+                axis.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.75, linewidths=0, label=what)
+            axis.set(xlim=(low, 1.02), ylim=(low, 1.02), xlabel=name, ylabel=other, aspect="equal")
+            axis.legend(loc="upper left", fontsize=8, frameon=False)
+            far = sorted(points, key=lambda one: -abs(points[one][0] - points[one][1]))[:4]
+            for place, one in enumerate(far):
+                right = 1 if points[one][0] >= points[one][1] else -1  # away from the diagonal
+                axis.annotate(
+                    one, points[one], (right * 14, -right * (6 + 9 * (place % 2))), textcoords="offset points",
+                    fontsize=7, ha="left" if right > 0 else "right", va="center",
+                    arrowprops={"arrowstyle": "-", "color": "grey", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3},
+                )  # fmt: skip
+    return f"![{path.stem}]({path.name})"

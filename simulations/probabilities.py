@@ -8,39 +8,25 @@ classes, or the mean over the classes, each against the rest.
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.model.metrics import overall, scored
-from simulations.accuracy import bundled_sets, load_problems, make_problem
-from simulations.methods import MODEL, Problem, Settings
-from simulations.results import (
-    Cells,
-    Row,
-    about,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-
-Array = npt.NDArray[Any]
+from simulations.data import DataSet, data_sets, files, folded
+from simulations.results import Array, Row, chosen, markdown_table
+from simulations.study import MODEL, SETS, Option, Study, at_least, code_digest, names
 
 IMAGES = ("fashion_mnist", "mnist")
 RATES = (0.01, 0.03, 0.09, 0.2)
 FIGURES = ("log-loss", "Brier", "ECE", "slope", "intercept", "AUROC", "accuracy", "balanced accuracy", "mean error")
-_CODE = code_digest(*MODEL, "flwr_flynn.model.metrics", "simulations.probabilities", "simulations.accuracy")
+_CODE = code_digest(*MODEL, "flwr_flynn.model.metrics", "simulations.probabilities", "simulations.data")
 _LEAST = 1e-15  # of a probability in a log-loss
 
 
@@ -79,22 +65,22 @@ def figures(p: Array, y: Array) -> Row:
     }
 
 
-def measure(problem: Problem, names: list[str], weight: str | None) -> list[Row]:
+def measure(data: DataSet, methods: Sequence[str], weight: str | None) -> list[Row]:
     """A row for each fold and method."""
     rows = []
-    for number, (train, test) in enumerate(problem.splits):
-        X, y = np.asarray(problem.X, np.float64), problem.y
-        for name in names:
-            model, p = classifiers(weight)[name], np.zeros((len(test), problem.n_classes))
+    for number, (train, test) in enumerate(data.splits):
+        X, y = np.asarray(data.X, np.float64), data.y
+        for name in methods:
+            model, p = classifiers(weight)[name], np.zeros((len(test), data.n_classes))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # few samples of a class
                 model.fit(X[train], y[train])
                 p[:, model.classes_] = model.predict_proba(X[test])
-                rows.append({"set": problem.name, "fold": number, "method": name} | figures(p, y[test]))
+                rows.append({"set": data.name, "fold": number, "method": name} | figures(p, y[test]))
     return rows
 
 
-def generated(rate: float, settings: Settings) -> Problem:
+def generated(rate: float, folds: int) -> DataSet:
     """An outcome of a given frequency, whose log odds follow from twelve columns and a product of two."""
     generator = np.random.default_rng(1)
     X = generator.normal(size=(5800, 12))
@@ -104,7 +90,7 @@ def generated(rate: float, settings: Settings) -> Problem:
         shift = (low + high) / 2
         low, high = (shift, high) if (1 / (1 + np.exp(-odds - shift))).mean() < rate else (low, shift)
     y = (generator.random(len(X)) < 1 / (1 + np.exp(-odds - shift))).astype(np.int64)
-    return make_problem(f"generated, {rate:.0%}", X, y, settings, 0)
+    return folded(f"generated, {rate:.0%}", X, y, folds=folds)
 
 
 def means(rows: list[Row], by: list[str]) -> Iterator[Row]:
@@ -117,32 +103,26 @@ def means(rows: list[Row], by: list[str]) -> Iterator[Row]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("probabilities", __doc__)
-    options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all but images)")
-    options.add_argument("--folds", type=int, default=5, help="default: %(default)s")
-    options.add_argument("--max-examples", type=int, default=2500, help="samples of each set (default: %(default)s)")
-    options.add_argument("--methods", default="", help="some of the methods, separated by commas (default: all)")
-    chosen = options.parse_args(arguments)
-    start, folder = time.perf_counter(), output_folder(chosen)
-    settings, cells, rows = Settings(folds=chosen.folds), Cells(folder / "cells"), []
-    names = [name for name in chosen.methods.split(",") if name] or [*classifiers(None)]
-    there = bundled_sets() if chosen.data is None else [path.stem for path in sorted(chosen.data.glob("*.npz"))]
-    wanted = [name for name in chosen.sets.split(",") if name] or [name for name in there if name not in IMAGES]
-    problems = load_problems(chosen.data, wanted, settings, 300 if chosen.quick else chosen.max_examples)
-    problems += [generated(rate, settings) for rate in RATES]
-    for problem in problems:
-        for weight in (None, "balanced"):
-            for name in names:
-                key = {"set": problem.name, "job": name, "data": problem.digest(), "code": _CODE, "weight": weight}
-                found = cells.finish(key | {"folds": chosen.folds}, partial(measure, problem, [name], weight))
-                rows += [row | {"class_weight": weight or "none"} for row in found]
-    write_csv(folder / "probabilities.csv", rows)
-    is_made = [row["set"].startswith("generated") for row in rows]
-    real = [*means([row for row, made in zip(rows, is_made, strict=True) if not made], ["class_weight", "method"])]
-    made = [row for row, made in zip(rows, is_made, strict=True) if made]
-    each = [*means(made, ["set", "class_weight", "method"])]
-    print(text_table(real), text_table(each), sep="\n\n")
-    by_set = [*means(rows, ["set", "class_weight", "method"])]
-    parts = [about(__doc__), markdown_table(real), "## Generated outcomes", markdown_table(each)]
-    parts += ["## Each set", markdown_table(by_set)]
-    write_summary(folder, "Probabilities", "probabilities", arguments, time.perf_counter() - start, parts)
+    known = tuple(classifiers(None))
+    study = Study(
+        "probabilities", "Probabilities", __doc__, arguments,
+        sets=SETS._replace(what="names of data sets, with commas between (default: all but images)"),
+        folds=Option("default: 5", at_least(2), 5),
+        max_examples=Option("samples of each set (default: 2500)", at_least(1), 2500),
+        methods=Option(f"some of {', '.join(known)}, with commas between (default: all)", names, ()),
+    )  # fmt: skip
+    folds, there = study.chosen.folds, files(study.chosen.data)
+    wanted = [name for name in study.wanted(there) if name in study.chosen.sets or name not in IMAGES]
+    most = study.sized(study.chosen.max_examples, 300)
+    sets = [*data_sets(there, wanted, folds=folds, most=most), *(generated(rate, folds) for rate in RATES)]
+    rows: list[Row] = []
+    for data, weight, name in product(sets, (None, "balanced"), study.wanted(known, "methods")):
+        label, work = f"{data.name}: {name}, weight {weight}", partial(measure, data, [name], weight)
+        found = study.cells.finish(label, (data.digest, _CODE), work)
+        rows += [row | {"class_weight": weight or "none", "made": row["set"].startswith("generated")} for row in found]
+    study.write("probabilities", rows)
+    real = [*means(chosen(rows, made=False), ["class_weight", "method"])]
+    each = [*means(chosen(rows, made=True), ["set", "class_weight", "method"])]
+    print(markdown_table(real), markdown_table(each), sep="\n\n")
+    parts = [study.about, markdown_table(real), "## Generated outcomes", markdown_table(each), "## Each set"]
+    study.finish([*parts, markdown_table([*means(rows, ["set", "class_weight", "method"])])])

@@ -52,7 +52,7 @@ def publish(experiment: str, results: Path, pages: Path) -> Path:
 def as_page(summary: str, experiment: str) -> str:
     """The summary with what was measured in the place of the command, which moves to the end."""
     title, command, *parts = summary.rstrip("\n").split("\n\n")
-    measured = EXPERIMENTS[experiment]
+    measured = EXPERIMENTS[experiment].what
     return "\n\n".join([title, f"{measured[0].upper()}{measured[1:]}.", *parts, command]) + "\n"
 
 
@@ -110,7 +110,7 @@ def write_index(pages: Path) -> None:
     """List all pages that are there, in the order of the experiments."""
     names = [name for name in EXPERIMENTS if (pages / f"{name}.md").exists()]
     titles = [(pages / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name in names]
-    entries = [f"- [{title}]({name}.md): {EXPERIMENTS[name]}" for name, title in zip(names, titles, strict=True)]
+    entries = [f"- [{title}]({name}.md): {EXPERIMENTS[name].what}" for name, title in zip(names, titles, strict=True)]
     text = _INDEX.format(entries="\n".join(entries), names="\n".join(names))
     (pages / "index.md").write_text(text, encoding="utf-8")
 

@@ -1,92 +1,31 @@
-"""Output of an experiment: finished cells, CSV tables and a summary under a folder."""
+"""Tables of an experiment, and the paper's comparison of two methods over many data sets."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import platform
-import shlex
-import sys
-import time
-from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import joblib
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_flynn import __version__
-
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
-MODEL = ("flwr_flynn.hashing", "flwr_flynn.model")
-FEDERATED = (*MODEL, "flwr_flynn.privacy", "flwr_flynn.federated")
-"""Layers of the package for `code_digest`, each with the layers that it imports."""
 
-ROOT = Path(__file__).parents[1]
-
-
-def parser(experiment: str, description: str | None, full: str = "") -> ArgumentParser:
-    """An argument parser with the options that all experiments share; and `--full` where `full` says what it does."""
-    options = ArgumentParser(prog=f"python -m simulations {experiment}", description=description)
-    size = options.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="fewer and smaller cases, about a minute")
-    if full:
-        size.add_argument("--full", action="store_true", help=full)
-    options.add_argument(
-        "--data", type=Path, help="folder of .npz data sets with X and y; stand-ins are made without it"
-    )
-    options.add_argument(
-        "--output", "--out", type=Path, help=f"folder for the results (default: ./results/{experiment})"
-    )
-    options.set_defaults(experiment=experiment)
-    return options
-
-
-def output_folder(options: Any) -> Path:
-    """The folder to write to, made if it is not there."""
-    folder = (options.output or Path("results") / options.experiment).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    return Path(folder)
-
-
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows of one table; columns in the order in which they first appear."""
-    _frame(rows).to_csv(path, index=False, na_rep="nan", lineterminator="\r\n")
-    print(f"written: {path}")
-
-
-def text_table(rows: Sequence[Row]) -> str:
-    """Rows as lines of aligned columns: text to the left, numbers to the right, rounded to three digits."""
-    frame, left = _shown(rows)
-    table = pd.concat([frame.columns.to_frame().T, frame]) if rows else frame
-    sides = ["right" if to_left else "left" for to_left in left]
-    padded = [table[name].str.pad(table[name].str.len().max(), side) for name, side in zip(table, sides, strict=True)]
-    return "\n".join(map("  ".join, zip(*padded, strict=True)))
-
-
-def markdown_table(rows: Sequence[Row]) -> str:
-    """Rows as a table in Markdown: text to the left, numbers to the right."""
-    frame, left = _shown(rows)
-    lines = [frame.columns, [":--" if to_left else "--:" for to_left in left], *frame.to_numpy()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+def frame_of(rows: Sequence[Row]) -> pd.DataFrame:
+    """Rows as a table of any objects; what a row lacks is empty."""
     empty = dict.fromkeys((name for row in rows for name in row), "")
     return pd.DataFrame([empty | row for row in rows], dtype=object)
 
 
-def _shown(rows: Sequence[Row]) -> tuple[pd.DataFrame, list[bool]]:
-    """Rounded cells, and for each column whether it is text."""
-    frame = _frame(rows)
-    return frame.map(_short), [all(isinstance(cell, str) for cell in frame[name]) for name in frame]
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows as a table in Markdown, text to the left, numbers to the right and rounded to three digits."""
+    frame = frame_of(rows)
+    sides = [":--" if all(isinstance(cell, str) for cell in frame[name]) else "--:" for name in frame]
+    lines = [frame.columns, sides, *frame.map(_short).to_numpy()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _short(value: object) -> str:
@@ -95,130 +34,19 @@ def _short(value: object) -> str:
     return str(value)
 
 
-class Cells:
-    """Finished pieces of a long experiment, kept by joblib, so that none is computed twice.
-
-    A cell is found again only under a key that is equal in every entry: a key holds all that the result depends on.
-
-    Parameters
-    ----------
-    folder : Path
-        Made if it is not there.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._kept = joblib.Memory(folder, verbose=0).cache(_rows, ignore=["work"])
-
-    def get(self, key: Mapping[str, Any]) -> list[Row] | None:
-        """The rows of a finished cell; None if there are none, or only a file that is damaged."""
-
-        def missing() -> list[Row]:
-            raise LookupError
-
-        try:
-            rows: list[Row] = self._kept(json.dumps(key, sort_keys=True), missing)
-            return rows
-        except LookupError:
-            return None
-
-    def put(self, key: Mapping[str, Any], rows: Sequence[Row]) -> None:
-        """Keep the rows of a cell. The file appears whole or not at all, even if this is interrupted."""
-        self._kept.call(json.dumps(key, sort_keys=True), lambda: list(rows))
-
-    def finish(self, key: Mapping[str, Any], work: Callable[[], Sequence[Row]]) -> list[Row]:
-        """The rows of a cell: those that are kept, or else those that `work` returns, which are then kept."""
-        found = self.get(key)
-        if found is None:
-            start = time.perf_counter()
-            found = list(work())
-            self.put(key, found)
-            seconds = time.perf_counter() - start
-            print(f"{key['set']}: {key['job']}, {seconds:.1f} s", file=sys.stderr, flush=True)
-        return found
+def with_headings(tables: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Paragraphs of tables by their headings; those without rows are left out."""
+    return [part for heading, rows in tables.items() if rows for part in (heading, markdown_table(rows))]
 
 
-def _rows(key: str, work: Callable[[], list[Row]]) -> list[Row]:
-    return work()
+def mean_by(rows: Sequence[Row], by: list[str]) -> pd.DataFrame:
+    """Means of all numbers of rows that are equal in `by`, in the order of the rows."""
+    return pd.DataFrame(rows).groupby(by, sort=False).mean(numeric_only=True)
 
 
-def about(docstring: str | None) -> str:
-    """The docstring of a module without its first line."""
-    return (docstring or "").partition("\n")[2].strip()
-
-
-def write_summary(
-    folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Sequence[str]
-) -> None:
-    """Write the summary of an experiment in Markdown: the command, its time and place, and the parts.
-
-    Parameters
-    ----------
-    folder : Path
-        Gets the ``summary.md``.
-    title, experiment : str
-    arguments : sequence of str
-        Arguments of the command line; folders are shown as ``FOLDER``.
-    seconds : float
-        Wall time of this run, without cells that were there already.
-    parts : sequence of str
-        Paragraphs and tables.
-    """
-    head = (
-        f"`{command_line(experiment, arguments)}`: {seconds:.0f} s, not counting what an earlier run had finished. "
-        f"flwr-flynn {__version__}, {datetime.now(UTC):%Y-%m-%d}, {machine()}."
-    )
-    if "--quick" in arguments:
-        head += " A quick run: fewer and smaller cases."
-    path = folder / "summary.md"
-    path.write_text("\n\n".join([f"# {title}", head, *parts]) + "\n", encoding="utf-8")
-    print(f"written: {path}")
-
-
-def command_line(experiment: str, arguments: Sequence[str]) -> str:
-    """The command that makes results again, without the names of folders.
-
-    >>> command_line("noniid", ["--quick", "--data", "here", "--output=/there", "--parties", "10"])
-    'python -m simulations noniid --quick --data FOLDER --parties 10'
-    """
-    shown, words = [], iter(arguments)
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if name not in ("--data", "--output", "--out"):
-            shown.append(word)
-            continue
-        if not equals:
-            next(words, None)
-        if name == "--data":  # without it other data are used; the place of the results is of no matter
-            shown += ["--data", "FOLDER"]
-    return shlex.join(["python", "-m", "simulations", experiment, *shown])
-
-
-def machine() -> str:
-    """This machine in words: cores, processor, system and Python."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    processor = " ".join((models or [platform.processor() or platform.machine()])[0].split())
-    return f"{cores} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
-
-
-def code_digest(*names: str) -> str:
-    """Digest of source files of this project, for the key of cells: results of older code are not found then.
-
-    Parameters
-    ----------
-    *names : str
-        Dotted names of modules, and of packages for all that is in them.
-
-    Returns
-    -------
-    str
-        32 hexadecimal digits.
-    """
-    paths = [ROOT.joinpath(*name.split(".")) for name in names]
-    files = {file for path in paths for file in ([*path.rglob("*.py")] if path.is_dir() else [path.with_suffix(".py")])}
-    return str(joblib.hash([(str(file.relative_to(ROOT)), file.read_bytes()) for file in sorted(files)]))
+def chosen(rows: Iterable[Row], **values: Any) -> list[Row]:
+    """Rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
 def compare(ours: Mapping[str, float], theirs: Mapping[str, float], reference: Mapping[str, float]) -> Row:
@@ -252,18 +80,11 @@ def compare(ours: Mapping[str, float], theirs: Mapping[str, float], reference: M
         t_p = float(ttest_1samp(normalised, 0).pvalue) if np.ptp(normalised) else float(not gain.any())
         wilcoxon_p = float(wilcoxon(normalised).pvalue) if gain.any() else 1.0
     worst = int(loss.argmax())
-    return {
-        "sets": len(names),
-        "won": float((gain > 0).mean()),
-        "W/T/L": f"{(gain > 0).sum()}/{(gain == 0).sum()}/{(gain < 0).sum()}",
-        "improvement": float(np.median(normalised)),
-        "median loss": float(np.median(loss)),
-        "mean loss": float(loss.mean()),
-        "worst": float(loss[worst]),
-        "worst set": names[worst],
-        "t p": t_p,
-        "Wilcoxon p": wilcoxon_p,
-    }
+    row = {"sets": len(names), "won": float((gain > 0).mean())}
+    row["W/T/L"] = "/".join(str((np.sign(gain) == sign).sum()) for sign in (1, 0, -1))
+    figures = {"improvement": np.median(normalised), "median loss": np.median(loss), "mean loss": loss.mean()}
+    row |= {name: float(value) for name, value in (figures | {"worst": loss[worst]}).items()}
+    return row | {"worst set": names[worst], "t p": t_p, "Wilcoxon p": wilcoxon_p}
 
 
 def by_method(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
@@ -308,14 +129,24 @@ def against(rows: Sequence[Row], ours: str, others: Sequence[str]) -> list[Row]:
         theirs = table.get(other, {})
         found = compare(table.get(ours, {}), theirs, theirs)
         if found["sets"]:
-            both = np.array([(a, theirs[name]) for name, a in table[ours].items() if name in theirs])
-            mine, other_mean = both.mean(axis=0).tolist()
-            lines.append({
-                "against": other, "sets": found["sets"], "median 1 - a/a_other": found["median loss"],
-                "won": found["won"], "worst": found["worst"], "worst set": found["worst set"],
-                f"mean of {ours}": mine, "mean of the other": other_mean,
-            })  # fmt: skip
+            line = {"against": other, "sets": found["sets"], "median 1 - a/a_other": found["median loss"]}
+            line |= {name: found[name] for name in ("won", "worst", "worst set")}
+            means = [[of[name] for name in table[ours] if name in theirs] for of in (table[ours], theirs)]
+            lines.append(
+                line | {f"mean of {ours}": float(np.mean(means[0])), "mean of the other": float(np.mean(means[1]))}
+            )
     return lines
+
+
+def behind(table: pd.DataFrame, ours: str, others: Sequence[str], most: int | None = None) -> list[Row]:
+    """The lines of a table, with a column of accuracies for each method, where the best other is ahead of ours."""
+    best, which = table[list(others)].max(axis=1), table[list(others)].fillna(-1).idxmax(axis=1)
+    gaps = (best - table[ours]).sort_values(ascending=False, kind="stable")[:most]
+    return [
+        dict(zip(table.index.names, cell, strict=True))
+        | {ours: float(table.loc[cell, ours]), "best": float(best[cell]), "by": which[cell], "gap": float(gap)}
+        for cell, gap in gaps[gaps > 1e-9].items()
+    ]
 
 
 def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:
@@ -355,39 +186,3 @@ def fold_rows(rows: Sequence[Row], sizes: Mapping[str, Sequence[tuple[int, int]]
             for number, (score, *seconds, size) in enumerate(folds)
         ]
     return result
-
-
-def reliability(name: str, probabilities: Array, y: Array) -> Row:
-    """Log-loss, and confidence against accuracy of the class that was predicted, in ten bins of equal width.
-
-    Parameters
-    ----------
-    name : str
-        Name of the method.
-    probabilities : (n, L) float array
-        Those below 1e-6 count as 1e-6 in the log-loss.
-    y : (n,) int array
-
-    Returns
-    -------
-    dict
-        ``balanced log-loss`` is the mean over classes; ``calibration error`` the mean distance of confidence and
-        accuracy over the samples, by bin; ``confidence``, ``right`` and ``in bin`` are lists over the filled bins.
-    """
-    losses = -np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-6))
-    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == y
-    bins = np.minimum((confidence * 10).astype(np.int64), 9)
-    sizes = np.bincount(bins, minlength=10)
-    sums = [np.bincount(bins, weights=values, minlength=10) for values in (confidence, right.astype(np.float64))]
-    filled = sizes > 0
-    return {
-        "method": name,
-        "points": len(y),
-        "accuracy": float(right.mean()),
-        "log-loss": float(losses.mean()),
-        "balanced log-loss": float(np.mean([losses[y == label].mean() for label in np.unique(y)])),
-        "calibration error": float(np.abs(sums[0] - sums[1]).sum() / len(y)),
-        "confidence": (sums[0][filled] / sizes[filled]).tolist(),
-        "right": (sums[1][filled] / sizes[filled]).tolist(),
-        "in bin": sizes[filled].tolist(),
-    }

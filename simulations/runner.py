@@ -1,10 +1,8 @@
-"""Federations in one process or on Ray, with the counts added up in a tree.
+"""Federations in one process or on Ray.
 
-A party is a `Party` of this package, and a node of the tree is a `Run`: it checks and adds the replies of its children
-as the server does, and sends on the sum. A sum of counts is itself a message that one party could have sent, so that
-every level of the tree is the same. On Ray, each party and each node is a task. A node runs as soon as its children are
-there, on any machine of the cluster; a task whose worker dies is run again. Integers are added, so that no order, tree
-or repeated task changes a bit. A run of all phases is `flwr_flynn.federated.algorithm.federate`.
+`federate` runs all phases of a run: the parties answer in this process one after the other, or as tasks on Ray, on any
+machine of the cluster; a task whose worker dies is run again. Integers are added, so that neither the place nor a
+repeated task changes a bit: the result is that of `flwr_flynn.federated.algorithm.federate`.
 
 `rounds` plays the rounds of any strategy of Flower's.
 
@@ -14,9 +12,8 @@ or repeated task changes a bit. A run of all phases is `flwr_flynn.federated.alg
 >>> X, y = np.arange(24.0).reshape(8, 3) % 5, np.arange(8) % 2
 >>> parties = [party_of(X[i::4], y[i::4], name=f"party-{i}") for i in range(4)]
 >>> spec = HashSpec(n_features=3, hash_dim=16, row_nnz=1, hash_nnz=2, seed=7)
->>> tree = run(parties, spec=spec, classes=[0, 1], fan_in=2)
->>> tree.model.counts_.n_per_class, tree.depth
-(array([4, 4]), 2)
+>>> run(parties, spec=spec, classes=[0, 1]).model.counts_.n_per_class
+array([4, 4])
 """
 
 from __future__ import annotations
@@ -32,138 +29,108 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from flwr_flynn import FlyNNClassifier
+from flwr_flynn import AggregationError, FlyNNClassifier
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import reply_of
 from flwr_flynn.federated.disclosure import Traffic
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
-from simulations.nodes import options_of, quiet, settled
-from simulations.workers import Workers, progress, workers
+from simulations.workers import Workers, progress, quiet, workers
 
 
 @dataclass(frozen=True)
-class Tree:
-    """Result of a `run`.
+class Federation:
+    """Result of a federation.
 
     Parameters
     ----------
-    model : FlyNNClassifier
-        Classifier of the counts of all parties, which are ``model.counts_``.
-    traffic : Traffic
-        Bytes between the parties and the nodes that asked them.
+    run : Run
     seconds : float
         Wall time from the first request to the model.
     party_seconds : list of float
-        Seconds of each party's answer, in the order of the parties.
-    depth : int
-        Levels of the tree below the root; 1 is a root that asks the parties itself.
+        Seconds of each answer, in the order of the parties, exchange by exchange.
     """
 
-    model: FlyNNClassifier
-    traffic: Traffic
+    run: Run
     seconds: float
     party_seconds: list[float] = field(repr=False)
-    depth: int
+
+    @property
+    def model(self) -> FlyNNClassifier:
+        """The classifier of the federation."""
+        return self.run.model
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of the counting."""
+        return self.run.traffic["counts"]
 
 
-def run(
+def federate(
+    options: RunOptions,
     parties: Sequence[Party],
     where: str | Workers = "process",
     *,
-    fan_in: int = 16,
     address: str | None = None,
     show_progress: bool | None = None,
-    **settings: Any,
-) -> Tree:
-    """Have all parties count, and add up their counts in a tree.
+) -> Federation:
+    """Run all phases over some parties.
 
     Parameters
     ----------
+    options : RunOptions
     parties : sequence of Party
         With Ray they are put into its store once, each with its samples.
     where : {"process", "ray"} or Workers
         See `workers`.
-    fan_in : int, default=16
-        Children of a node, at most; at least 2.
     address : str, optional
         Address of a Ray cluster.
     show_progress : bool, optional
         See `progress`.
-    **settings
-        Options of `RunOptions`: ``spec``, ``classes`` and more. One spec: the only phase is the counting, and a decay
-        of "auto" follows from the summed counts. With a ``mechanism`` the root asks all parties itself: a sum of noisy
-        counts is not a message that a single party could have sent.
-
-    Returns
-    -------
-    Tree
 
     Raises
     ------
     AggregationError
-        A party refused; the message names it and the reason.
+        A party refused to be counted; the message names it and the reason.
     ConfigError
         A setting is not as described.
     """
-    if not parties:
-        raise ConfigError("parties", "at least one", "none")
-    if fan_in < 2:
-        raise ConfigError("fan_in", "at least 2", fan_in)
-    if settings.get("mechanism") is not None:
-        fan_in = max(fan_in, len(parties))
     names = [party.options.name or f"party-{i}" for i, party in enumerate(parties)]
-    if len(set(names)) < len(names):
-        raise ConfigError("parties", "different names", "the same name for several")
-    start = time.perf_counter()
+    if not names or len(set(names)) < len(names):
+        raise ConfigError("parties", "at least one, of different names", "none" if not names else "equal names")
+    run, seconds, start = Run(options), list[float](), time.perf_counter()
     with workers(where, address=address) as place, quiet():
-        groups = groups_of(len(parties), fan_in)
-        direct = len(groups) == len(parties)
-        children = names if direct else [_group_name(group) for group in groups]
-        root = Run(options_of(settings, len(children)))
-        if len(root.phases) != 1 or len(root.options.run_spec.specs) != 1:
-            raise ConfigError("spec", "one HashSpec", "a spec that needs more phases than the counting")
-        asked = root.ask(TRAIN, children)
-        assert asked is not None
-        request, shared = place.put(asked.config), place.put(settings)
-        taken: list[Any] = []
-
-        def ask(i: int) -> Any:
-            reply, seconds = place.answer(place.put(parties[i]), request)
-            taken.append(seconds)
-            return reply
-
-        def node(group: range) -> Any:
-            inner = groups_of(len(group), fan_in, group.start)
-            if len(inner) == len(group):
-                return place.sum(shared, [names[i] for i in group], [ask(i) for i in group])
-            return place.sum(shared, [_group_name(part) for part in inner], [node(part) for part in inner])
-
-        with progress(len(parties), "parties", show_progress) as done:
-            place.on_answer = done
-            replies = [ask(group.start) if direct else node(group) for group in groups]
-            seconds = place.answered(taken)
-        top = settled(root, children, place.get(replies))
-        depth = 1 + _depth(len(parties), fan_in)
-        return Tree(root.model, top.traffic, time.perf_counter() - start, seconds, depth)
+        laid = dict(zip(names, map(place.put, parties), strict=True))
+        for channel in (TRAIN, EVALUATE) * run.num_rounds:
+            if (ask := run.ask(channel, names)) is None:
+                continue
+            request = place.put((ask.config, codec.read_tensors(ask.tensors), channel))
+            answers = place.answers((laid[name], request) for name in ask.cids)
+            with progress(len(ask.cids), "parties", show_progress) as done:
+                for name, (reply, took) in zip(ask.cids, answers, strict=True):
+                    run.receive([reply_of(name, reply)], drops_arrays=True)
+                    seconds.append(took)
+                    done()
+            taken = run.complete([], Failures())
+            missing = {} if taken is None or taken.phase.name != "counts" else taken.missing
+            if missing:
+                who = "; ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:5])
+                text = f"{len(missing)} of {len(names)} not counted: {who}"
+                raise AggregationError(text, len(names) - len(missing), len(names), missing)
+    return Federation(run, time.perf_counter() - start, seconds)
 
 
-def groups_of(n: int, fan_in: int, start: int = 0) -> list[range]:
-    """Consecutive integers from `start` in at most `fan_in` groups, whose size is a power of `fan_in`."""
-    size = fan_in ** _depth(n, fan_in)
-    return [range(i, min(i + size, start + n)) for i in range(start, start + n, size)]
-
-
-def _depth(n: int, fan_in: int) -> int:
-    """Levels of nodes between the root and n parties."""
-    depth = 0
-    while fan_in ** (depth + 1) < n:
-        depth += 1
-    return depth
-
-
-def _group_name(group: range) -> str:
-    return f"parties {group.start}-{group.stop - 1}"
+def run(
+    parties: Sequence[Party], where: str | Workers = "process", *, address: str | None = None,
+    show_progress: bool | None = None, **settings: Any,
+) -> Federation:  # fmt: skip
+    """`federate` without an evaluation; `settings` are options of `RunOptions`: ``spec``, ``classes`` and more."""
+    options = RunOptions(min_parties=max(len(parties), 1), fraction_evaluate=0.0, **settings)
+    return federate(options, parties, where, address=address, show_progress=show_progress)
 
 
 class StandIn(ClientProxy):
@@ -196,7 +163,7 @@ def rounds(
     n_rounds : int
         The largest number of rounds.
     where, address
-        As for `run`.
+        As for `federate`.
     until : callable
         Called after the evaluation at the server; True makes that round the last.
 
@@ -218,7 +185,8 @@ def rounds(
             asked = sorted(requests, key=lambda pair: int(pair[0].cid))
             for _, request in asked:
                 traffic.ask(1, request.parameters.tensors, request.config)
-            replies = place.get([place.answer(laid[int(client.cid)], request)[0] for client, request in asked])
+            pairs = [(laid[int(client.cid)], place.put(request)) for client, request in asked]
+            replies = [reply for reply, _ in place.answers(pairs)]
             for reply in replies:
                 traffic.reply(reply.parameters.tensors if isinstance(reply, FitRes) else (), reply.metrics)
             return [(client, reply) for (client, _), reply in zip(asked, replies, strict=True)]

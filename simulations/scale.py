@@ -6,6 +6,9 @@ the memory that FlyNN takes beside them. Seconds are CPU seconds, which other lo
 
 With `--supernodes N`, `flwr run` of this project on Flower's simulation with N SuperNodes: wall time, and the memory of
 all processes together.
+
+With `--where ray`, or `--ray-address` of a cluster, one federation of as many parties on Ray, by the clock: its counts
+must be those of the pooled samples.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,29 +24,34 @@ import tempfile
 import threading
 import time
 import tracemalloc
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import PARTY, TRAIN, Reply
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from simulations import runner
+from simulations.results import Row, markdown_table
+from simulations.splits import read
+from simulations.study import ROOT, Option, Study, integers
+from simulations.workers import WHERE, workers
 
-_ROOT = Path(__file__).parents[1]
 _MIB = 2**20
 
 
 def replies(n: int, noisy: bool = False) -> Iterator[Any]:
     """Replies of n parties with 50 samples of Digits' shape each, one after the other."""
-    from flwr_flynn import ClassCounts
-    from flwr_flynn.federated import codec
-    from flwr_flynn.federated.phases.counts import CountsRequest
-    from flwr_flynn.federated.protocol import PARTY, Reply
-    from flwr_flynn.model.counts import CountsOfSpecs
-    from flwr_flynn.privacy import SimulatedRelease
-
     run = _options(n, noisy).run_spec
     for party in range(n):
         random = np.random.default_rng(party)
@@ -56,74 +65,40 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
 
 
 def _options(n: int, noisy: bool) -> Any:
-    from flwr_flynn import HashSpec
-    from flwr_flynn.federated.options import RunOptions
-    from flwr_flynn.privacy import LaplaceCounts
-
     spec = HashSpec.suggest(n_features=64)
     mechanism = LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
     return RunOptions(spec=spec, classes=range(10), min_parties=n, mechanism=mechanism)
 
 
+def counted(options: RunOptions, groups: Iterable[list[Reply]]) -> tuple[Run, float]:
+    """A run that counts groups of replies, one after the other, and its CPU seconds."""
+    run, seconds = Run(options), 0.0
+    for group in groups:
+        start = time.process_time()
+        run.ask(TRAIN, [reply.cid for reply in group])
+        run.complete(group, Failures())
+        seconds += time.process_time() - start
+    return run, seconds
+
+
 def at_once(n: int, noisy: bool = False) -> Row:
     """Time and memory for all replies in a list, to one request."""
-    from flwr_flynn.federated.protocol import TRAIN
-    from flwr_flynn.federated.roster import Failures
-    from flwr_flynn.federated.run import Run
-
     options, waiting = _options(n, noisy), list(replies(n, noisy))
     held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
-
-    def count() -> Any:
-        run = Run(options)
-        run.ask(TRAIN, [reply.cid for reply in waiting])
-        run.complete(waiting, Failures())
-        return run.model
-
-    count()  # imports, the rows
-    start = time.process_time()
-    count()
-    seconds = time.process_time() - start
-    peak, kept = _memory_of(count)
-    return {
-        "parties": n,
-        "counts": options.run_spec.mode,
-        "replies MiB": held / _MIB,
-        "CPU s": seconds,
-        "CPU ms per party": 1000 * seconds / n,
-        "beside replies, peak MiB": peak,
-        "kept MiB": kept,
-    }
+    counted(options, [waiting])  # imports, the rows
+    seconds = counted(options, [waiting])[1]
+    peak, kept = _memory_of(lambda: counted(options, [waiting])[0].model)
+    row = {"parties": n, "counts": options.run_spec.mode, "replies MiB": held / _MIB, "CPU s": seconds}
+    return row | {"CPU ms per party": 1000 * seconds / n, "beside replies, peak MiB": peak, "kept MiB": kept}
 
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
     """Time and memory for replies that come one by one, each made when it is due and gone when it is counted."""
-    from flwr_flynn.federated.protocol import TRAIN
-    from flwr_flynn.federated.roster import Failures
-    from flwr_flynn.federated.run import Run
-
     options = _options(n, noisy)
-    seconds = 0.0
-
-    def count() -> Any:
-        nonlocal seconds
-        run, seconds = Run(options), 0.0
-        for reply in replies(n, noisy):
-            start = time.process_time()
-            run.ask(TRAIN, [reply.cid])
-            run.complete([reply], Failures())
-            seconds += time.process_time() - start
-        return run.counted.require(n)
-
-    count()
-    took = seconds
-    peak, kept = _memory_of(count)
-    return {
-        "one by one, CPU s": took,
-        "one by one, CPU ms per party": 1000 * took / n,
-        "one by one, peak MiB": peak,
-        "one by one, kept MiB": kept,
-    }
+    seconds = counted(options, ([reply] for reply in replies(n, noisy)))[1]
+    peak, kept = _memory_of(lambda: counted(options, ([reply] for reply in replies(n, noisy)))[0].counted.require(n))
+    figures = {"CPU s": seconds, "CPU ms per party": 1000 * seconds / n, "peak MiB": peak, "kept MiB": kept}
+    return {f"one by one, {name}": value for name, value in figures.items()}
 
 
 def _memory_of(work: Any) -> tuple[float, float]:
@@ -147,7 +122,7 @@ def _in_a_process(n: int, noisy: bool) -> Row:
         "import json, logging; from simulations import scale; logging.disable(logging.CRITICAL); "
         f"print(json.dumps(scale.at_once({n}, {noisy}) | scale.one_by_one({n}, {noisy})))"
     )
-    environment = os.environ | {"PYTHONPATH": str(_ROOT), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "FLWR_TELEMETRY_ENABLED": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -158,132 +133,105 @@ def _in_a_process(n: int, noisy: bool) -> Row:
 # -------- SuperNodes
 
 
-class Memory(threading.Thread):
+class Watch(threading.Thread):
     """The largest sum of the proportional memory of all processes with this FLWR_HOME, looked at twice a second."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: Path) -> None:
         super().__init__(daemon=True)
-        self.home, self.peak, self.processes = home, 0, 0
-        self._done = threading.Event()
+        self.mark, self.peak, self.done = f"FLWR_HOME={home}".encode(), 0, threading.Event()
 
     def run(self) -> None:
-        while not self._done.wait(0.5):
-            sizes = [size for pid in os.listdir("/proc") if pid.isdigit() and (size := self._size(int(pid)))]
-            self.peak, self.processes = max(self.peak, sum(sizes)), max(self.processes, len(sizes))
+        while not self.done.wait(0.5):
+            self.peak = max(self.peak, sum(self.sizes().values()))
 
-    def stop(self) -> None:
-        """Look no more."""
-        self._done.set()
-        self.join()
-
-    def _size(self, pid: int) -> int:
-        # Pss shares out what processes have in common, such as Ray's object store: the sum counts it once.
-        try:
-            if f"FLWR_HOME={self.home}".encode() not in Path(f"/proc/{pid}/environ").read_bytes():
-                return 0
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            return 0
-        return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    def sizes(self) -> dict[int, int]:
+        """Bytes of each process. What processes have in common, such as Ray's object store, is shared out (Pss)."""
+        found = {}
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                if self.mark in Path(f"/proc/{pid}/environ").read_bytes():
+                    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                    found[pid] = 1024 * next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+            except OSError:  # it ended meanwhile, or is somebody else's
+                continue
+        return found
 
 
-@contextmanager
-def superlink(home: Path) -> Iterator[dict[str, str]]:
-    """A simulated SuperLink of its own, known to `flwr` as `scale`; yields the environment to call `flwr` in."""
+def free_port() -> str:
+    """A port of this machine that nobody uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    home.mkdir()
-    (home / "config.toml").write_text(f'[superlink.scale]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    environment = os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    command = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
-    with (home / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--disable-runtime-dependency-installation"], cwd=home, env=environment, stdout=log, stderr=log
-        )
-        try:
-            _wait_for(f"http://127.0.0.1:{port}/health", process)
-            yield environment
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(120):
-        try:
-            urllib.request.urlopen(address, timeout=1).close()
-            return
-        except OSError:
-            if process.poll() is not None:
-                break
-            time.sleep(0.5)
-    raise RuntimeError("the SuperLink did not start; see superlink.log")
+        return str(probe.getsockname()[1])
 
 
 def simulated(supernodes: int, settings: str) -> Row:
-    """One `flwr run` with so many SuperNodes."""
+    """One `flwr run` with so many SuperNodes, on a SuperLink of its own, which is ended with all that it started."""
     with tempfile.TemporaryDirectory() as name:
         home, out = Path(name) / "home", Path(name) / "out"
-        with superlink(home) as environment:
-            memory = Memory(str(home))
-            memory.start()
-            start = time.perf_counter()
-            done = subprocess.run(
-                [
-                    *("flwr", "run", str(_ROOT), "scale", "--stream"),
-                    *("--federation-config", f"num-supernodes={supernodes} client-resources-num-cpus=1"),
-                    *("--run-config", f"output-dir={json.dumps(str(out))} {settings}"),
-                ],
-                cwd=home,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            seconds = time.perf_counter() - start
-            memory.stop()
+        home.mkdir()
+        environment = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
+        environment |= {f"FLWR_LOCAL_{which}_API_PORT": free_port() for which in ("SUPERLINK_HTTP", "CONTROL")}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        command = ["flwr", "run", str(ROOT), "--stream", "--federation-config"]
+        command += [f"num-supernodes={supernodes} client-resources-num-cpus=1", "--run-config"]
+        command.append(f"output-dir={json.dumps(str(out))} {settings}")
+        watch, start = Watch(home), time.perf_counter()
+        watch.start()
+        done = subprocess.run(
+            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        seconds = time.perf_counter() - start
+        watch.done.set()
+        watch.join()
+        for pid in watch.sizes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         if not (out / "metrics.json").exists():
             raise RuntimeError(f"the run left no metrics.json:\n{(done.stdout + done.stderr)[-3000:]}")
         report = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    return {
-        "SuperNodes": supernodes,
-        "counted": len(report["parties"]),
-        "equal to pooled": str(report["sha256"].get("equal")),
-        "s": seconds,
-        "s per SuperNode": seconds / supernodes,
-        "processes": memory.processes,
-        "all processes, peak MiB": memory.peak / _MIB,
-    }
+    row = {"SuperNodes": supernodes, "counted": len(report["parties"]), "equal": str(report["sha256"].get("equal"))}
+    return row | {"s": seconds, "s per SuperNode": seconds / supernodes, "all processes, peak MiB": watch.peak / _MIB}
+
+
+# -------- a federation, in this process or on Ray
+
+
+def federation(n: int, where: str, address: str | None = None) -> Row:
+    """One federation of n parties with 60 samples of Digits each, drawn at random, and its counts beside the pooled."""
+    data = read("digits")
+    drawn = np.random.default_rng([0, n]).integers(0, len(data.y), (n, 60))
+    parties = [party_of(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(drawn)]
+    spec, rows = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes)), drawn.ravel()
+    with workers(where, address=address) as place:
+        runner.run(parties[:8], place, spec=spec, classes=data.classes)  # workers start, and load compiled code
+        done = runner.run(parties, place, spec=spec, classes=data.classes)
+    pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows], data.y[rows], len(data.classes))
+    counts = done.model.counts_
+    row = {"where": where, "parties": n, "s": done.seconds, "ms per party": 1000 * done.seconds / n}
+    row |= {"of them counting": 1000 * float(np.mean(done.party_seconds)), "MB sent by parties": done.traffic.up / 1e6}
+    return row | {"sha256": counts.sha256()[:12], "pooled": "the same" if counts == pooled else "OTHERS"}
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("scale", __doc__)
-    options.add_argument(
-        "--supernodes", type=int, nargs="+", help="Flower's simulation with so many SuperNodes instead"
-    )
-    options.add_argument("--run-config", default="", help="with --supernodes: settings of the run")
-    chosen = options.parse_args(arguments)
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    rows: list[Row] = []
+    study = Study(
+        "scale", "Scale", __doc__, arguments,
+        supernodes=Option("Flower's simulation with so many SuperNodes instead, with commas between", integers, ()),
+        run_config=Option("with --supernodes: settings of the run", str, ""),
+        where=Option("one federation of so many parties here, or on Ray, instead", str, None, WHERE),
+        ray_address=Option("address of a Ray cluster: one federation here and one there, instead"),
+    )  # fmt: skip
+    chosen, rows, numbers = study.chosen, list[Row](), study.sized((10, 100, 1000), (10, 100))
+    places = WHERE if chosen.ray_address and not chosen.where else [chosen.where] * bool(chosen.where)
     if chosen.supernodes:
-        for supernodes in chosen.supernodes:
-            rows.append(simulated(supernodes, chosen.run_config))
-            print(text_table(rows[-1:]), flush=True)
-        write_csv(folder / "supernodes.csv", rows)
+        name, cases = "supernodes", [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes]
+    elif places:
+        cases = [lambda n=n, p=place: federation(n, p, chosen.ray_address) for place in places for n in numbers]
+        name = "federations"
     else:
-        for noisy in (False, True):
-            for n in (10, 100) if chosen.quick else (10, 100, 1000):
-                rows.append(_in_a_process(n, noisy))
-                print(f"{rows[-1]['counts']}, {n} parties: {rows[-1]['CPU ms per party']:.2f} ms each", flush=True)
-        write_csv(folder / "scale.csv", rows)
-        print(text_table(rows))
-    parts = [about(__doc__), markdown_table(rows)]
-    write_summary(folder, "Scale", "scale", arguments, time.perf_counter() - start, parts)
+        name, cases = "scale", [lambda n=n, b=noisy: _in_a_process(n, b) for noisy in (False, True) for n in numbers]
+    for case in cases:
+        rows.append(case())
+        print(markdown_table(rows[-1:]), flush=True)
+    study.write(name, rows)
+    study.finish([study.about, markdown_table(rows)])

@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn import FlyNNClassifier, HashPlan
 from flwr_flynn.app.data.datasets import Dataset, Share, deal, held_out, load_dataset
 from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.errors import DataError
 from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
+from simulations import runner
 from simulations.baselines import balanced_accuracy
-
-Array = npt.NDArray[Any]
+from simulations.results import Array
+from simulations.workers import Workers
 
 QUANTITY, SHIFT = "quantity skew", "feature shift"
 
@@ -129,6 +132,41 @@ class Parts:
         balanced = balanced_accuracy(self.pooled.y_test, predicted, self.n_classes)
         worst = float(min(by_party, default=np.nan))
         return {"accuracy": float(right.mean()), "balanced": float(balanced), "worst": worst}
+
+
+def federated(
+    parts: Parts, spec: Any, where: str | Workers = "process", **options: Any
+) -> tuple[dict[str, Any], runner.Federation]:
+    """Run all phases over parties with `PartyOptions`: scores of the held-out samples, bytes of a party, rounds."""
+    n_parties = len(parts.shares)
+    run_options = RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties)
+    done = runner.federate(run_options, parts.parties(**options), where, show_progress=False)
+    traffic = done.run.traffic.values()
+    spent = {way: round(sum(getattr(each, way) for each in traffic) / n_parties) for way in ("up", "down")}
+    scores = parts.scores(done.model.predict(parts.pooled.X_test))
+    return scores | spent | {"rounds": done.run.num_rounds}, done
+
+
+def defaults(
+    parts: Parts, effort: str = "default", where: str | Workers = "process", **options: Any
+) -> tuple[dict[str, Any], FlyNNClassifier]:
+    """A run with the defaults of `flwr run`: what `federated` returns, and the model."""
+    plan = HashPlan(parts.pooled.X.shape[1], parts.n_classes, len(parts.pooled.y), "auto", effort=effort)
+    row, done = federated(parts, plan, where, **options)
+    return row, done.model
+
+
+def source(name: str, folder: Path | None) -> str:
+    """A data set for `read`: Digits, or a file of the folder.
+
+    >>> source("letters", Path("sets"))
+    'sets/letters.npz'
+    """
+    if name == "digits":
+        return name
+    if folder is None:
+        raise DataError("--sets", "digits, or --data with other names", name)
+    return (folder / f"{name}.npz").as_posix()
 
 
 def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:

@@ -20,39 +20,27 @@ installed are left out.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_flynn import FlyNNClassifier
-from simulations import mixed_tables
+from flwr_flynn.errors import DataError
+from simulations import mixed_tables, plots
 from simulations.baselines import balanced_accuracy
 from simulations.mixed_tables import BY_VALUE, COMPLETELY, emptied, load
-from simulations.plots import _panels, _save
-from simulations.results import (
-    MODEL,
-    Cells,
-    Row,
-    about,
-    against,
-    by_method,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-
-Array = npt.NDArray[Any]
+from simulations.plots import Line, Panel
+from simulations.results import Array, Row, against, by_method, chosen, mean_by, with_headings
+from simulations.study import MODEL, MOST, SETS, Cells, Option, Study, at_least, code_digest
 
 FLYNN, THOROUGH, ENCODED, BOOSTING, SMALL, FOREST, LOGISTIC, KNN = (
     "FlyNN", "FlyNN thorough", "FlyNN encoded", "boosting", "small boosting", "forest", "logistic", "kNN",
@@ -142,8 +130,6 @@ _BEHIND_SKRUB = (FOREST, LOGISTIC, KNN)
 
 def scores(method: str, frame: pd.DataFrame, y: Array, n_folds: int) -> list[Row]:
     """A row with the balanced accuracy of each fold, and seconds of fit and prediction together."""
-    import warnings
-
     from sklearn.model_selection import StratifiedKFold
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -160,17 +146,15 @@ def scores(method: str, frame: pd.DataFrame, y: Array, n_folds: int) -> list[Row
 
 
 def measured(tables: Sequence[str], names: Sequence[str], n_folds: int, largest: int, cells: Cells) -> list[Row]:
-    """A row for each table, variant and method, finished cells as they are kept."""
+    """A row for each table, variant and method, finished pieces as they are kept."""
     rows = []
     read = {name: load(name, mixed_tables.SOURCES[name], largest) for name in tables}
-    for method in names:  # the slow method last
-        for name, (frame, y) in read.items():
-            for variant in VARIANTS:
-                X = emptied(frame, variant.share, variant.kind)
-                key = {"set": name, "job": f"{method}, {variant}", "data": joblib.hash((X, y)), "folds": n_folds}
-                key |= {"version": _VERSION, "code": _CODE if method.startswith(FLYNN) else ""}
-                found = cells.finish(key, lambda method=method, X=X, y=y: scores(method, X, y, n_folds))  # type: ignore[misc]
-                rows.append(_row(name, variant, method, X, y, found))
+    for method, name, variant in product(names, read, VARIANTS):  # the slow method last
+        frame, y = read[name]
+        X = emptied(frame, variant.share, variant.kind)
+        inputs = (joblib.hash((X, y)), n_folds, _VERSION, _CODE if method.startswith(FLYNN) else "")
+        found = cells.finish(f"{name}: {method}, {variant}", inputs, partial(scores, method, X, y, n_folds))
+        rows.append(_row(name, variant, method, X, y, found))
     return rows
 
 
@@ -190,28 +174,23 @@ def _row(name: str, variant: Variant, method: str, X: pd.DataFrame, y: Array, fo
 
 def means(rows: Sequence[Row]) -> list[Row]:
     """A line for each variant: means of the methods over the tables."""
-    lines = []
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        table = by_method(row for row in rows if row["variant"] == variant)
-        lines.append({"variant": variant} | {name: float(np.mean(list(of.values()))) for name, of in table.items()})
-    return lines
+    frame = mean_by(rows, ["variant", "method"])["mean"]
+    return [
+        {"variant": variant} | frame[variant].to_dict() for variant in dict.fromkeys(row["variant"] for row in rows)
+    ]
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> str:
     """Mean accuracy by the share of emptied cells, a panel for each kind of emptying."""
-    line_of = {line["variant"]: line for line in means(rows)}
-    plt, figure, axes = _panels(2, 4.8, 3.8)
-    for axis, kind in zip(axes, (COMPLETELY, BY_VALUE), strict=True):
+    line_of, panels = {line["variant"]: line for line in means(rows)}, []
+    for kind in (COMPLETELY, BY_VALUE):
         shown = [each for each in VARIANTS if not each.share or each.kind == kind]
-        for method in METHODS:
-            if method in line_of[str(shown[0])]:
-                values = [line_of[str(each)][method] for each in shown]
-                dash = "-" if method.startswith(FLYNN) else "--"
-                axis.plot([100 * each.share for each in shown], values, f"o{dash}", label=method)
-        axis.set(xlabel=f"% of the cells emptied {kind}", ylabel="balanced accuracy, mean over tables")
-        axis.grid(alpha=0.3)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=6, fontsize=8, frameon=False)
-    _save(plt, figure, path)
+        x = [100 * each.share for each in shown]
+        there = [method for method in METHODS if method in line_of[str(shown[0])]]
+        lines = [Line(method, x, [line_of[str(each)][method] for each in shown]) for method in there]
+        axes = {"xlabel": f"% of the cells emptied {kind}", "ylabel": "balanced accuracy, mean over tables"}
+        panels.append(Panel("", lines, axes))
+    return plots.lines(panels, path, (4.8, 3.8))
 
 
 def _parts(rows: Sequence[Row]) -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
@@ -219,7 +198,7 @@ def _parts(rows: Sequence[Row]) -> tuple[dict[str, list[Row]], dict[str, list[Ro
     others = (ENCODED, BOOSTING, SMALL, FOREST, LOGISTIC, KNN)
     printed, more = {"Mean balanced accuracy over the tables:": means(rows)}, {}
     for variant in VARIANTS:
-        mine = [row for row in rows if row["variant"] == str(variant)]
+        mine = chosen(rows, variant=str(variant))
         for ours in (FLYNN, THOROUGH):
             printed[f"{ours}, {variant}:"] = against(mine, ours, others if ours == FLYNN else (FLYNN, *others))
         about_set = {row["set"]: {what: row[what] for what in _SHAPE} for row in mine}
@@ -235,41 +214,23 @@ _SHAPE = ("set", "n", "numbers", "categories", "gaps", "classes")
 
 def main(arguments: list[str]) -> None:
     """Compare, print, write."""
-    options = parser("tables", __doc__)
-    options.add_argument("--sets", default="", help=f"some of {', '.join(mixed_tables.SOURCES)}, commas between")
-    options.add_argument("--max-examples", type=int, help="rows of each table, 0 for all (default: 2000, quick: 300)")
-    options.add_argument("--folds", type=int, help="default: 5, quick: 3")
-    chosen = options.parse_args(arguments)
-    largest = chosen.max_examples if chosen.max_examples is not None else 300 if chosen.quick else 2000
-    n_folds = chosen.folds if chosen.folds is not None else 3 if chosen.quick else 5
-    if n_folds < 2 or largest < 0:
-        options.error("expected --folds of at least 2 and --max-examples of at least 0")
-    wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(mixed_tables.SOURCES)
-    if unknown := [name for name in wanted if name not in mixed_tables.SOURCES]:
-        options.error(f"--sets: expected some of {', '.join(mixed_tables.SOURCES)}, got {', '.join(unknown)}")
-    absent = mixed_tables.missing(mixed_tables.SOURCES)
-    for name in wanted:
-        if name in absent:
-            print(f"left out: {name}, as the package {absent[name]} is not installed")
-    names = [name for name in METHODS if name not in _BEHIND_SKRUB or find_spec("skrub") is not None]
-    for name in (name for name in METHODS if name not in names):
-        print(f"left out: {name}, as the package skrub is not installed")
-    if not (tables := [name for name in wanted if name not in absent]):
-        options.error("expected a table whose package is installed: pip install 'flwr-flynn[tables]'")
-    _run(chosen, tables, names, n_folds, largest, arguments)
-
-
-def _run(options: Any, tables: list[str], names: list[str], n_folds: int, largest: int, arguments: list[str]) -> None:
-    start, folder = time.perf_counter(), output_folder(options)
-    rows = measured(tables, names, n_folds, largest, Cells(folder / "cells"))
+    study = Study(
+        "tables", "Mixed tables", __doc__, arguments, sets=SETS,
+        max_examples=MOST._replace(what="rows of each table, 0 for all (default: 2000, quick: 300)"),
+        folds=Option("default: 5, quick: 3", at_least(2)),
+    )  # fmt: skip
+    absent, wanted = mixed_tables.missing(mixed_tables.SOURCES), study.wanted(mixed_tables.SOURCES)
+    absent |= {} if find_spec("skrub") else dict.fromkeys(_BEHIND_SKRUB, "skrub")
+    for name in (name for name in (*wanted, *METHODS) if name in absent):
+        print(f"left out: {name}, as the package {absent[name]} is not installed")
+    tables, methods = ([name for name in some if name not in absent] for some in (wanted, METHODS))
+    if not tables:
+        raise DataError("--sets", "a table whose package is installed, pip install 'flwr-flynn[tables]'", "none")
+    most = study.sized(2000, 300) if study.chosen.max_examples is None else study.chosen.max_examples
+    rows = measured(tables, methods, study.chosen.folds or study.sized(5, 3), most, study.cells)
     printed, more = _parts(rows)
-    for heading, table in printed.items():
-        if table:
-            print(f"{heading}\n{text_table(table)}\n")
-    write_csv(folder / "tables.csv", rows)
-    draw(rows, folder / "tables.png")
-    shown = {**printed, **more}
-    parts = [part for heading, table in shown.items() if table for part in (heading, markdown_table(table))]
-    figure = "![balanced accuracy by the share of emptied cells](tables.png)"
-    parts = [about(__doc__), *parts[:2], figure, *parts[2:]]
-    write_summary(folder, "Mixed tables", "tables", arguments, time.perf_counter() - start, parts)
+    study.write("tables", rows)
+    shown = with_headings(printed)
+    print("\n".join(shown))
+    figure = draw(rows, study.folder / "tables.png")
+    study.finish([study.about, *shown[:2], figure, *shown[2:], *with_headings(more)])

@@ -17,12 +17,11 @@ up in every round, and the final ones down. Envelopes of Flower and of the netwo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import joblib
 import numpy as np
@@ -32,27 +31,17 @@ from scipy.stats import entropy
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.federated import compression
-from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.codec import write_tensors
-from flwr_flynn.federated.options import RunOptions
-from simulations import gradients
-from simulations import traffic_plots as plots
-from simulations.bench import PAPER_SHAPES, Shape, best_in_turn
+from simulations import gradients, plots
+from simulations.bench import PAPER_SHAPES, Shape
+from simulations.data import paths
 from simulations.gradients import MODELS, Recipe, logits
-from simulations.results import (
-    FEDERATED,
-    Cells,
-    Row,
-    about,
-    code_digest,
-    markdown_table,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-from simulations.splits import Parts, deal_out, read
+from simulations.lean import best_in_turn
+from simulations.plots import Line, Panel
+from simulations.results import Row, chosen, markdown_table
+from simulations.splits import Parts, deal_out, federated, read, source
+from simulations.study import FEDERATED, Cells, Option, Study, code_digest
+from simulations.study import seeds as numbered
 
 PARTY_SIZES = (50, 180, 600, 6000, 60000)
 FLYNN = "FlyNN"
@@ -60,9 +49,7 @@ PARTIES, SPLIT = 10, "Dirichlet 0.1"
 RATES, EPOCHS = (0.3, 1.0, 0.1, 3.0, 0.03), (5, 1)  # what tends to be best comes first
 COMPARED = ("digits", "letters", "mnist", "fashion_mnist")
 
-_CODE = code_digest(
-    *FEDERATED, "flwr_flynn.app.data", "simulations.traffic", "simulations.splits", "simulations.gradients"
-)
+_CODE = code_digest(*FEDERATED, "simulations.traffic", "simulations.gradients")
 
 
 @dataclass(frozen=True)
@@ -100,24 +87,18 @@ def sizes_of(counts: ClassCounts) -> Row:
     }
     seconds = best_in_turn(calls, 3)
     least = entropy(np.unique(array, return_counts=True)[1], base=2) * array.size / 8  # of single entries, in bytes
-    return {
-        "entropy": round(least),
-        "packed": packed.nbytes,
-        "packed / entropy": packed.nbytes / least,
-        "on target": packed.nbytes <= max(1.25 * least, least + 512),
-        "dense, narrow": array.size * np.min_scalar_type(int(array.max())).itemsize,
-        "dense, int64": array.size * 8,
-        "bits, packed": compression.pack(array > 0).nbytes,
-        **{f"{name} ms": 1e3 * value for name, value in seconds.items()},
-    }
+    sizes = {"entropy": round(least), "packed": packed.nbytes, "packed / entropy": packed.nbytes / least}
+    sizes["on target"] = packed.nbytes <= max(1.25 * least, least + 512)
+    sizes["dense, narrow"] = array.size * np.min_scalar_type(int(array.max())).itemsize
+    sizes |= {"dense, int64": array.size * 8, "bits, packed": compression.pack(array > 0).nbytes}
+    return sizes | {f"{name} ms": 1e3 * value for name, value in seconds.items()}
 
 
 def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
     """A row for each size of a party, up to `most` samples and to what there is; none where there is no file."""
-    source = source_of(shape.file, folder)
-    if source is None:
+    if shape.file not in ("digits", *paths(folder)):
         return
-    data = load_dataset(source)
+    data = load_dataset(source(shape.file, folder))
     order = np.random.default_rng(0).permutation(len(data.y))
     hasher = FlyHash(shape.spec)
     hasher.count(data.X[:64], data.y[:64], shape.n_classes)  # compiles
@@ -129,31 +110,17 @@ def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
         yield about | sizes_of(counts) | {"hashing ms": 1e3 * hashing}
 
 
-def source_of(name: str, folder: Path | None) -> str | None:
-    """Name of a data set for `load_dataset`; None where there is no file. Digits is always there."""
-    if name == "digits":
-        return name
-    path = None if folder is None else folder / f"{name}.npz"
-    return str(path) if path is not None and path.exists() else None
-
-
 # ---- a federation until it is as accurate
 
 
 def flynn(parts: Parts) -> Row:
     """Accuracy on the held-out samples of all parties, and bytes of all rounds by party, on average."""
-    n_parties = len(parts.shares)
     spec = HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes)
-    run = federate(RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties), parts.parties())
-    evaluation = run.state.results["evaluation"]
-    return {
-        "accuracy": float(evaluation.figures["accuracy"]),
-        "rounds": run.num_rounds,
-        "up": round(sum(phase.up for phase in run.traffic.values()) / n_parties),
-        "down": round(sum(phase.down for phase in run.traffic.values()) / n_parties),
-        "counts up": run.traffic["counts"].per_party["up"],
-        "dense up": run.counts.array.size,  # in the narrowest type of all
-    }
+    row, done = federated(parts, spec)
+    evaluation = done.run.state.results["evaluation"].figures
+    shown = {name: row[name] for name in ("rounds", "up", "down")} | {"accuracy": float(evaluation["accuracy"])}
+    dense = done.run.counts.array.size  # in the narrowest type of all
+    return shown | {"counts up": done.run.traffic["counts"].per_party["up"], "dense up": dense}
 
 
 def by_averaging(parts: Parts, model: str, recipe: Recipe, goal: float, most: int, seed: int) -> Row:
@@ -179,27 +146,22 @@ def best_of(tried: Sequence[Row]) -> Row:
 def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
     """A row for every method and seed."""
     data = read(source, plan.largest)
+    digest = joblib.hash((data.X, data.y))
     for seed in plan.seeds:
-        about = {"set": data.name, "points": len(data.y), "parties": PARTIES, "seed": seed}
-        key = about | {"data": joblib.hash((data.X, data.y)), "code": _CODE}
-        parts = deal_out(data, SPLIT, PARTIES, seed)
+        about = {"set": data.name, "points": len(data.y), "parties": PARTIES, "seed": seed, "most": plan.rounds}
+        parts, label = deal_out(data, SPLIT, PARTIES, seed), f"{data.name}: seed {seed}"
         scaled = parts.standardised()
-        ours = cells.finish(key | {"job": f"seed {seed}, {FLYNN}"}, partial(_row, flynn, parts))[0]
+        ours = cells.finish(f"{label}, {FLYNN}", (digest, seed, _CODE), partial(flynn, parts))
         yield about | {"method": FLYNN, "reached": True} | ours
-        goal = ours["accuracy"]
         for model in MODELS:
             tried: list[Row] = []
             for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
                 # Another recipe can only be better in as many rounds as the best so far took.
                 most = min([plan.rounds, *(row["rounds"] for row in tried if row["reached"])])
-                job = f"seed {seed}, FedAvg {model}, {_words(asdict(recipe))}"
-                mine = key | {"job": job, "recipe": asdict(recipe), "most": most, "goal": goal}
-                tried += cells.finish(mine, partial(_row, by_averaging, scaled, model, recipe, goal, most, seed))
+                asked = model, recipe, ours["accuracy"], most, seed
+                name = f"{label}, FedAvg {model}, {_words(asdict(recipe))}"
+                tried.append(cells.finish(name, (digest, asked, _CODE), partial(by_averaging, scaled, *asked)))
             yield about | {"method": f"FedAvg {model}"} | best_of(tried)
-
-
-def _row(work: Callable[..., Row], *arguments: Any) -> list[Row]:
-    return [work(*arguments)]
 
 
 # ---- what is shown
@@ -209,24 +171,16 @@ def in_short(rows: Sequence[Row]) -> list[Row]:
     """A line for every set and method: medians over seeds, of bytes until the accuracy is reached, or of all rounds."""
     lines = []
     for name, method in dict.fromkeys((row["set"], row["method"]) for row in rows):
-        mine = [row for row in rows if (row["set"], row["method"]) == (name, method)]
+        mine = chosen(rows, set=name, method=method)
         reached = sum(row["reached"] for row in mine)
-        middle = {key: float(np.median([row[key] for row in mine])) for key in ("up", "down", "accuracy")}
+        up, down, accuracy = (float(np.median([row[key] for row in mine])) for key in ("up", "down", "accuracy"))
         never = f"not reached in {mine[0]['most']:g}"
-        there = f"{np.median([row['rounds'] for row in mine if row['reached']]):g}" if reached else never
+        reached_in = f"{np.median([row['rounds'] for row in mine if row['reached']]):g}" if reached else never
         if 0 < reached < len(mine):
-            there += f" in {reached} of {len(mine)} seeds, else {never}"
-        lines.append(
-            {
-                "set": name,
-                "method": method,
-                "rounds": there,
-                "kB up": f"{middle['up'] / 1000:.1f}",
-                "kB down": f"{middle['down'] / 1000:.1f}",
-                "accuracy": f"{middle['accuracy']:.3f}",
-                "recipes": "; ".join(dict.fromkeys(_words(row["recipe"]) for row in mine if "recipe" in row)),
-            }
-        )
+            reached_in += f" in {reached} of {len(mine)} seeds, else {never}"
+        line = {"set": name, "method": method, "rounds": reached_in, "kB up": f"{up / 1000:.1f}"}
+        recipes = "; ".join(dict.fromkeys(_words(row["recipe"]) for row in mine if "recipe" in row))
+        lines.append(line | {"kB down": f"{down / 1000:.1f}", "accuracy": f"{accuracy:.3f}", "recipes": recipes})
     return lines
 
 
@@ -234,31 +188,39 @@ def _words(recipe: Row) -> str:
     return f"rate {recipe['rate']:g}, epochs {recipe['epochs']}"
 
 
+def draw(sizes: Sequence[Row], rows: Sequence[Row], path: Path) -> str:
+    """One panel of bytes against samples, and for each set one of accuracy against bytes (first seed)."""
+    of = {name: chosen(sizes, set=name) for name in dict.fromkeys(row["set"] for row in sizes)}
+    lines = [
+        Line(f"{name}, {form}", [row["points"] for row in mine], [row[form] for row in mine])
+        for (name, mine), form in product(of.items(), ("packed", "entropy", "dense, narrow"))
+    ]
+    log = {"xscale": "log", "yscale": "log", "xlabel": "samples of the party", "ylabel": "bytes"}
+    panels = [Panel("one party's counts", lines, log)]
+    for name in dict.fromkeys(row["set"] for row in rows):
+        mine, lines = chosen(rows, set=name), []
+        for row in chosen(mine, seed=mine[0]["seed"]):
+            curve = row.get("curve", [row["accuracy"]])
+            size = row["up"] / len(curve) / 1000
+            spent = [(2 * done + 1) * size for done in range(1, len(curve) + 1)]
+            x = spent if "curve" in row else [(row["up"] + row["down"]) / 1000]
+            lines.append(Line(row["method"], x, curve, look={} if "curve" in row else {"markersize": 12}))
+        axes = {"xscale": "log", "xlabel": "kB of a party, up and down", "ylabel": "accuracy"}
+        panels.append(Panel(name, lines, axes))
+    return plots.lines(panels, path, (5.0, 4.2), legend=0)
+
+
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("traffic", __doc__)
-    options.add_argument("--seeds", type=int, help="splits of the second table (default: 3, quick: 1)")
-    chosen = options.parse_args(arguments)
-    if chosen.seeds is not None and chosen.seeds < 1:
-        options.error(f"--seeds: expected at least 1, got {chosen.seeds}")
-    if chosen.data is not None and not chosen.data.is_dir():
-        options.error(f"--data: expected a folder, got {chosen.data}")
-    plan = QUICK if chosen.quick else Plan()
-    if chosen.seeds is not None:
-        plan = replace(plan, seeds=tuple(range(chosen.seeds)))
-    start = time.perf_counter()
-    folder = output_folder(chosen)
-    sizes = [row for shape in PAPER_SHAPES for row in party_rows(shape, chosen.data, 600 if chosen.quick else 60000)]
-    print(text_table(sizes) + "\n")
-    write_csv(folder / "sizes.csv", sizes)
-    cells = Cells(folder / "cells")
+    seeds = Option("splits of the second table (default: 3, quick: 1)", numbered)
+    study = Study("traffic", "Bytes", __doc__, arguments, seeds=seeds)
+    plan, folder = study.sized(Plan(), QUICK, seeds=study.chosen.seeds), study.chosen.data
+    sizes = [row for shape in PAPER_SHAPES for row in party_rows(shape, folder, study.sized(60000, 600))]
+    study.write("sizes", sizes)
     rows: list[Row] = []
-    for name in COMPARED:
-        source = source_of(name, chosen.data)
-        if source is not None:
-            rows += [row | {"most": plan.rounds} for row in federations(source, plan, cells)]
-            write_csv(folder / "federations.csv", [{k: v for k, v in r.items() if k != "curve"} for r in rows])
-    print("\n" + text_table(in_short(rows)) + "\n")
-    plots.draw(sizes, rows, folder / "traffic.png")
-    parts = [about(__doc__), markdown_table(sizes), markdown_table(in_short(rows)), "![bytes](traffic.png)"]
-    write_summary(folder, "Bytes", "traffic", arguments, time.perf_counter() - start, parts)
+    for name in (name for name in COMPARED if name in ("digits", *paths(folder))):
+        rows += federations(source(name, folder), plan, study.cells)
+        study.write("federations", rows)
+    tables = markdown_table(sizes), markdown_table(in_short(rows))
+    print(*tables, sep="\n\n")
+    study.finish([study.about, *tables, draw(sizes, rows, study.folder / "traffic.png")])

@@ -27,60 +27,35 @@ again with another version of the package.
 
 from __future__ import annotations
 
-import inspect
-import json
 import pickle
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
-import numpy.typing as npt
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic
 
-try:
-    from flwr.supercore.task_identity import TaskIdentity
-except ImportError:  # before Flower 1.38, in which a grid names the sender
-
-    class TaskIdentity:  # type: ignore[no-redef]
-        """Place of the sender in newer versions."""
-
-
-from flwr_flynn import FlyNNClassifier, HashPlan
-from flwr_flynn.app.data.datasets import Dataset, Share, held_out
-from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.federated.algorithm import federate
-from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.app.data.datasets import Dataset, held_out
+from flwr_flynn.errors import ConfigError
 from simulations import baselines
 from simulations import trees_page as page
-from simulations.nodes import quiet
-from simulations.noniid import WIDE
-from simulations.results import (
-    FEDERATED,
-    Cells,
-    Row,
-    about,
-    code_digest,
-    output_folder,
-    parser,
-    text_table,
-    write_csv,
-    write_summary,
-)
-from simulations.splits import TEST_FRACTION, Parts, deal_out, read
-from simulations.trees_page import BAGGING, CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
-
-Array = npt.NDArray[Any]
+from simulations.boosted import Recipe, boosted, by_flower, classes_of, sample_weights
+from simulations.data import paths
+from simulations.noniid import WIDE, is_pooled
+from simulations.results import Array, Row, markdown_table
+from simulations.splits import TEST_FRACTION, Parts, deal_out, defaults, read, source
+from simulations.study import FEDERATED, FINISHED, SETS, Cells, NotFinished, Option, Study, code_digest
+from simulations.study import seeds as numbered
+from simulations.trees_page import CYCLIC, EFFORTS, FLOOR_1, FOREST, ONE_CLASS, POOLED, TREES
 
 N_PARTIES, N_TREES = 5, 200
-
-_VERSION = 1  # raise it when the content of a cell changes
+_CODE = {
+    True: code_digest(*FEDERATED, "simulations.trees"),
+    # What the trees run, and no more: their pieces, the long ones, survive changes of the package.
+    False: code_digest("simulations.trees", "simulations.boosted", "simulations.splits", "simulations.baselines"),
+}
 
 
 @dataclass(frozen=True)
@@ -99,16 +74,6 @@ class Plan:
 QUICK = Plan((0,), 500, (0.1, 0.3), (4,), ("own",), (5, 20), (1,))
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of boosted trees. `weights` is "own" or "pooled"."""
-
-    eta: float
-    depth: int
-    weights: str
-    rounds: int
-
-
 # ---- parties
 
 
@@ -121,153 +86,6 @@ def dealt(data: Dataset, split: str, seed: int) -> Parts:
         return deal_out(data, "1 class", N_PARTIES, seed)
     test = held_out(len(data.y), TEST_FRACTION, seed)
     return Parts([data.share(np.flatnonzero(data.y % N_PARTIES == i), test) for i in range(N_PARTIES)], n_classes)
-
-
-def sample_weights(share: Share, table: Array, weights: str) -> Array:
-    """Weights of a party's samples that balance classes, its "own" or "pooled" ones by the counts of all parties."""
-    counts = table.sum(axis=0) if weights == "pooled" else np.bincount(share.y, minlength=table.shape[1])
-    balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    return balanced[share.y]
-
-
-# ---- boosted trees
-
-
-def parameters(recipe: Recipe, n_classes: int) -> Row:
-    """XGBoost's parameters. The start is fixed: by default each party would take its own class frequencies for it."""
-    several = {"objective": "multi:softprob", "num_class": n_classes, "base_score": 0.0}
-    kind = several if n_classes > 2 else {"objective": "binary:logistic", "base_score": 0.5}
-    return kind | {"eta": recipe.eta, "max_depth": recipe.depth, "nthread": 1, "verbosity": 0}
-
-
-def matrices(parts: Parts, weights: str) -> list[Any]:
-    """The samples of each party that has any."""
-    import xgboost
-
-    return [
-        xgboost.DMatrix(
-            share.X.astype(np.float32), share.y, weight=sample_weights(share, parts.class_table, weights), nthread=1
-        )
-        for share in parts.shares
-        if len(share.y)
-    ]
-
-
-def classes_of(margins: Array) -> Array:
-    """Predicted classes by the margins of a model: (n, L), or (n,) for two classes."""
-    predicted: Array = (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
-    return predicted
-
-
-def boosted(parts: Parts, method: str, recipe: Recipe) -> list[Array]:
-    """Margins of the pooled held-out samples after each round of a strategy, without messages.
-
-    A party's tree is fitted to the margins of the common model, which is what training that model further does.
-    """
-    import xgboost
-
-    known, wanted = matrices(parts, recipe.weights), parts.pooled.X_test.astype(np.float32)
-    points = [*(share.X.astype(np.float32) for share in parts.shares if len(share.y)), wanted]
-    settings = parameters(recipe, parts.n_classes)
-    shape = () if parts.n_classes == 2 else (parts.n_classes,)
-    margins = [np.zeros((len(X), *shape), np.float32) for X in points]
-    after = []
-    for number in range(recipe.rounds):
-        asked = range(len(known)) if method == BAGGING else [number % len(known)]
-        for i in asked:
-            known[i].set_base_margin(margins[i])
-        new = [xgboost.train(settings, known[i], 1) for i in asked]
-        for i, X in enumerate(points):
-            margins[i] = sum((tree.inplace_predict(X, predict_type="margin") for tree in new), margins[i])
-        after.append(margins[-1])
-    return after
-
-
-def to_flower(model: bytes, n_classes: int) -> bytes:
-    """A reply of which Flower takes the trees of all classes, see the module."""
-    if n_classes == 2:
-        return model
-    found = json.loads(model)
-    sizes = found["learner"]["gradient_booster"]["model"]["gbtree_model_param"]
-    sizes["num_parallel_tree"] = sizes["num_trees"]
-    return json.dumps(found).encode()
-
-
-@lru_cache(maxsize=1)
-def from_flower(model: bytes, n_classes: int) -> bytes:
-    """A model of Flower's with the classes of its trees."""
-    if n_classes == 2:
-        return model
-    found = json.loads(model)
-    trees = found["learner"]["gradient_booster"]["model"]
-    trees["gbtree_model_param"]["num_parallel_tree"] = "1"
-    trees["tree_info"] = [i % n_classes for i in range(len(trees["trees"]))]
-    return json.dumps(found).encode()
-
-
-class Sites:
-    """Parties in this process, as the `Grid` of one of Flower's strategies: they train, and bytes are counted."""
-
-    def __init__(self, parts: Parts, method: str, recipe: Recipe) -> None:
-        self.known, self.method = matrices(parts, recipe.weights), method
-        self.n_classes, self.settings = parts.n_classes, parameters(recipe, parts.n_classes)
-        self.up = self.down = 0
-
-    def get_node_ids(self) -> list[int]:
-        """Numbers of the parties, from 1 on."""
-        return list(range(1, len(self.known) + 1))
-
-    def trained(self, node: int, model: bytes) -> bytes:
-        """A party's reply: its new trees, or for FedXgbCyclic the whole model with them."""
-        import xgboost
-
-        data, whole = self.known[node - 1], self.method == CYCLIC
-        if not model:
-            return self._packed(xgboost.train(self.settings, data, 1))
-        booster = xgboost.Booster(self.settings, model_file=bytearray(self.unpacked(model)))
-        n_rounds = booster.num_boosted_rounds()
-        booster.update(data, n_rounds)
-        return self._packed(booster if whole else booster[n_rounds : n_rounds + 1])
-
-    def _packed(self, booster: Any) -> bytes:
-        raw = bytes(booster.save_raw("json"))
-        return raw if self.method == CYCLIC else to_flower(raw, self.n_classes)
-
-    def unpacked(self, model: bytes) -> bytes:
-        """A model of the strategy, for XGBoost."""
-        return model if self.method == CYCLIC else from_flower(model, self.n_classes)
-
-    def send_and_receive(self, messages: Iterable[Message], **_: Any) -> list[Message]:
-        """Have the parties reply in the order of their numbers; only training is asked for."""
-        replies = []
-        for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
-            if message.metadata.message_type != MessageType.TRAIN:
-                continue
-            node, model = message.metadata.dst_node_id, message.content["arrays"]["0"].numpy().tobytes()
-            reply = self.trained(node, model)
-            self.down, self.up = self.down + len(model), self.up + len(reply)
-            metrics = MetricRecord({"num-examples": self.known[node - 1].num_row()})
-            content = RecordDict({"arrays": ArrayRecord([np.frombuffer(reply, np.uint8)]), "metrics": metrics})
-            replies.append(Message(content, reply_to=message))
-        return replies
-
-
-def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
-    """Margins of the pooled held-out samples by the model of Flower's strategy, and the parties."""
-    import xgboost
-
-    sites = Sites(parts, method, recipe)
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages name their sender
-    with quiet():
-        strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(fraction_evaluate=0.0)
-        strategy.min_train_nodes = strategy.min_evaluate_nodes = strategy.min_available_nodes = 1
-        if method == CYCLIC:  # the order of `boosted` in the place of a random one: who is last matters
-            strategy.registered_nodes = {node: node for node in sites.get_node_ids()}
-        result = strategy.start(sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds)
-    model = result.arrays["0"].numpy().tobytes()
-    sites.down += len(model) * len(sites.known)  # it is of use where it is
-    booster = xgboost.Booster(sites.settings, model_file=bytearray(sites.unpacked(model)))
-    return booster.inplace_predict(parts.pooled.X_test.astype(np.float32), predict_type="margin"), sites
 
 
 # ---- forests
@@ -303,26 +121,10 @@ def _bytes(up: float, down: float, n_parties: int) -> Row:
     return {"up": round(up / n_parties), "down": round(down / n_parties)}
 
 
-def flynn(parts: Parts, effort: str, **options: Any) -> tuple[Row, FlyNNClassifier]:
-    """A run with the defaults of `flwr run`: scores and bytes, and the model."""
-    train = parts.pooled
-    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", effort=effort)
-    with quiet():
-        run = federate(RunOptions(plan, range(parts.n_classes), len(parts.shares)), parts.parties(**options))
-    up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
-    scores = parts.scores(run.model.predict(train.X_test))
-    return scores | _bytes(up, down, len(parts.shares)) | {"rounds": run.num_rounds}, run.model
-
-
 def pooled_flynn(parts: Parts) -> Row:
     """The model of the pooled samples; that of the parties must have the same SHA-256."""
-    train = parts.pooled
-    model = FlyNNClassifier().fit(train.X, train.y)
-    row, ours = flynn(parts, "default", min_examples=1)
-    is_same = ours.model_.sha256() == model.model_.sha256()
-    if not is_same and set(train.y) == set(range(parts.n_classes)):
-        raise AssertionError("the parties' model is not that of the pooled samples")
-    return row | {"sha256": model.model_.sha256(), "same": is_same}
+    row, ours = defaults(parts, min_examples=1)
+    return row | is_pooled(ours, parts)
 
 
 def centralised(parts: Parts, kind: str, seed: int) -> Row:
@@ -332,29 +134,47 @@ def centralised(parts: Parts, kind: str, seed: int) -> Row:
     return parts.scores(model.predict(train.X_test)) | {"up": 0, "down": 0, "rounds": 0}
 
 
-_SHARED = (Parts, read, dealt)
-_GROWN = (*_SHARED, sample_weights, Recipe, parameters, matrices, classes_of, boosted)
-_SENT = (*_GROWN, to_flower, from_flower, Sites, by_flower)
-_FOREST = (*_SHARED, sample_weights, forests, votes)
-_USED = {
-    **{BAGGING: _SENT, CYCLIC: _SENT, FOREST: _FOREST},
-    **dict.fromkeys(POOLED, (*_SHARED, centralised, baselines.centralised)),
-    **{f"recipe of {name}": _FOREST if name == FOREST else _GROWN for name in TREES},
-}
-_FLYNN_CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits")
-_CODE = {name: joblib.hash([inspect.getsource(each) for each in used]) for name, used in _USED.items()}
+def forest_row(parts: Parts, recipe: Row, seed: int) -> Row:
+    """The federated forest: scores, and the bytes of pickled trees."""
+    made = forests(parts, recipe["weights"], recipe["leaf"], seed)
+    sizes = [len(pickle.dumps(forest.estimators_)) for forest in made]
+    scores = parts.scores(votes(parts, made, recipe["by samples"]).argmax(axis=1))
+    return scores | _bytes(sum(sizes), sum(sizes) * len(made), len(made)) | {"rounds": 1}
 
 
-class _NotFinished(Exception):
-    """A cell is not there, and is not to be computed."""
+def boosted_row(parts: Parts, method: str, recipe: Row) -> Row:
+    """Boosted trees by Flower's strategy: scores and bytes."""
+    margins, sites = by_flower(parts, method, Recipe(**recipe))
+    return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
 
 
-class Study:
-    """All cells of one data set; of `finished` ones alone, if so."""
+def best_recipe(parts: Parts, method: str, plan: Plan) -> Row:
+    """The best recipe of the grid on the held-out samples, the first of equals."""
+    tried: list[tuple[float, Row]] = []
 
-    def __init__(self, data: Dataset, plan: Plan, cells: Cells, finished: bool) -> None:
-        self.data, self.plan, self.cells, self.finished = data, plan, cells, finished
-        self.parts = lru_cache(None)(lambda split, seed: dealt(data, split, seed))
+    def note(scores: Array, recipe: Row) -> None:
+        tried.append((parts.scores(scores)["balanced"], recipe))
+
+    if method == FOREST:
+        for weights, leaf in product(plan.weights, plan.leaves):
+            made = forests(parts, weights, leaf, seed=0)
+            for by_samples in (False, True):
+                recipe = {"weights": weights, "leaf": leaf, "by samples": by_samples}
+                note(votes(parts, made, by_samples).argmax(axis=1), recipe)
+    else:
+        for eta, depth, weights in product(plan.etas, plan.depths, plan.weights):
+            most = Recipe(eta, depth, weights, plan.rounds[method == CYCLIC])
+            for number, margins in enumerate(boosted(parts, method, most), 1):
+                note(classes_of(margins), asdict(replace(most, rounds=number)))
+    return max(tried, key=lambda pair: pair[0])[1]
+
+
+class Pieces:
+    """All pieces of one data set."""
+
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells) -> None:
+        self.data, self.plan, self.cells = data, plan, cells
+        self.parts = cache(partial(dealt, data))
         self._digest = joblib.hash((data.X, data.y))
 
     def rows(self, seed: int) -> Iterator[Row]:
@@ -365,102 +185,53 @@ class Study:
         apart = [(page.EVERYWHERE, method) for method in (FLOOR_1, *POOLED)]
         for split, method in [*product(page.SPLITS, (*EFFORTS, *TREES)), *apart]:
             try:
-                row = self.cell(split, method, seed)
-            except _NotFinished:
+                row = self.row(split, method, seed)
+            except NotFinished:
                 continue
             yield {"set": self.data.name} | shape | {"split": split, "method": method, "seed": seed} | row
 
-    def cell(self, split: str, method: str, seed: int) -> Row:
-        """The row of one cell."""
+    def row(self, split: str, method: str, seed: int) -> Row:
+        """The row of one piece."""
         recipe = self.recipe(split, method) if method in TREES else {}
 
-        def compute() -> Row:
+        def work() -> Row:
             parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
             if method in EFFORTS:
-                return flynn(parts, EFFORTS[method])[0]
+                return defaults(parts, EFFORTS[method])[0]
             if method == FLOOR_1:
                 return pooled_flynn(parts)
             if method in POOLED:
                 return centralised(parts, POOLED[method], seed)
-            if method == FOREST:
-                made = forests(parts, recipe["weights"], recipe["leaf"], seed)
-                sizes = [len(pickle.dumps(forest.estimators_)) for forest in made]
-                scores = parts.scores(votes(parts, made, recipe["by samples"]).argmax(axis=1))
-                return scores | _bytes(sum(sizes), sum(sizes) * len(made), len(made)) | {"rounds": 1}
-            margins, sites = by_flower(parts, method, Recipe(**recipe))
-            return parts.scores(classes_of(margins)) | _bytes(sites.up, sites.down, len(sites.known))
+            return forest_row(parts, recipe, seed) if method == FOREST else boosted_row(parts, method, recipe)
 
-        return self._kept(split, method, seed, compute, recipe) | recipe
+        return self._kept(split, method, (seed, recipe), work) | recipe
 
     def recipe(self, split: str, method: str) -> Row:
-        """The best recipe of the grid on validation samples, the first of equals."""
+        """The best recipe of the grid on a fifth held out of the training samples, with the first seed."""
         plan = self.plan
 
-        def compute() -> Row:
-            parts = self.parts(split, plan.seeds[0]).for_validation(seed=1)
-            tried = []
-            if method == FOREST:
-                for weights, leaf in product(plan.weights, plan.leaves):
-                    made = forests(parts, weights, leaf, seed=0)
-                    for by_samples in (False, True):
-                        score = parts.scores(votes(parts, made, by_samples).argmax(axis=1))["balanced"]
-                        tried.append((score, {"weights": weights, "leaf": leaf, "by samples": by_samples}))
-            else:
-                for eta, depth, weights in product(plan.etas, plan.depths, plan.weights):
-                    recipe = Recipe(eta, depth, weights, plan.rounds[method == CYCLIC])
-                    for number, margins in enumerate(boosted(parts, method, recipe), 1):
-                        score = parts.scores(classes_of(margins))["balanced"]
-                        tried.append((score, asdict(replace(recipe, rounds=number))))
-            return {"recipe": max(tried, key=lambda pair: pair[0])[1]}
+        def work() -> Row:
+            return best_recipe(self.parts(split, plan.seeds[0]).for_validation(seed=1), method, plan)
 
-        grid = [plan.etas, plan.depths, plan.weights, plan.rounds, plan.leaves]
-        found: Row = self._kept(split, f"recipe of {method}", plan.seeds[0], compute, grid)
-        return dict(found["recipe"])
+        return self._kept(split, f"recipe of {method}", replace(plan, seeds=plan.seeds[:1]), work)
 
-    def _kept(self, split: str, job: str, seed: int, compute: Callable[[], Row], about: Any) -> Row:
-        key = {"set": self.data.name, "data": self._digest, "job": f"{split}, {job}", "seed": seed, "about": about}
-        key |= {"code": _CODE.get(job, _FLYNN_CODE), "version": _VERSION}
-
-        def timed() -> list[Row]:
-            if self.finished:
-                raise _NotFinished
-            start = time.perf_counter()
-            row = compute()
-            return [row | {"seconds": time.perf_counter() - start}]
-
-        return self.cells.finish(key, timed)[0]
-
-
-def run(sources: Sequence[str], plan: Plan, folder: Path, arguments: Sequence[str], finished: bool) -> None:
-    """Run all cells, the first seed of all sets first; write CSV, figure and summary, and print."""
-    start, cells = time.perf_counter(), Cells(folder / "cells")
-    studies = [Study(read(source, plan.largest), plan, cells, finished) for source in sources]
-    rows = [row for seed in plan.seeds for study in studies for row in study.rows(seed)]
-    write_csv(folder / "trees.csv", rows)
-    frame = page.complete(rows) if rows else rows
-    if not len(frame):
-        raise ConfigError("output", "a folder with all cells of a data set", folder)
-    lines, parts = page.means(frame), page.summary(rows, frame, about(__doc__))
-    page.draw(frame, f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties", folder / "trees.png")
-    write_summary(folder, "Trees beside FlyNN", "trees", arguments, time.perf_counter() - start, parts)
-    print(text_table(lines))
+    def _kept(self, split: str, job: str, inputs: Any, work: Any) -> Row:
+        inputs = (self._digest, inputs, _CODE[job.startswith("FlyNN")])
+        return self.cells.finish(f"{self.data.name}: {split}, {job}", inputs, work)
 
 
 def main(arguments: list[str]) -> None:
-    """Run, print, write."""
-    options = parser("trees", __doc__)
-    options.add_argument("--sets", default="", help="sets of --data, with commas between (default: all)")
-    options.add_argument("--seeds", type=int, help="seeds of the split (default: 3; quick: 1)")
-    options.add_argument("--finished", action="store_true", help="show the finished cells, and compute none")
-    chosen = options.parse_args(arguments)
-    plan = QUICK if chosen.quick else Plan()
-    if chosen.seeds is not None:
-        plan = replace(plan, seeds=tuple(range(chosen.seeds)))
-    names = [name.strip() for name in chosen.sets.split(",") if name.strip()]
-    sources = ["digits"]
-    if chosen.data is not None:
-        sources = [str(chosen.data / f"{name}.npz") for name in names] or sorted(map(str, chosen.data.glob("*.npz")))
-    try:
-        run(sources, plan, output_folder(chosen), arguments, chosen.finished)
-    except FlyNNError as error:
-        options.error(str(error))
+    """Run all pieces, the first seed of all sets first; write CSV, figure and summary, and print."""
+    seeds = Option("seeds of the split (default: 3; quick: 1)", numbered)
+    study = Study("trees", "Trees beside FlyNN", __doc__, arguments, sets=SETS, seeds=seeds, finished=FINISHED)
+    plan, folder = study.sized(Plan(), QUICK, seeds=study.chosen.seeds), study.chosen.data
+    names = study.chosen.sets or [*paths(folder)] or ["digits"]
+    pieces = [Pieces(read(source(name, folder), plan.largest), plan, study.cells) for name in names]
+    rows = [row for seed in plan.seeds for each in pieces for row in each.rows(seed)]
+    frame = page.complete(rows) if rows else rows
+    if not len(frame):
+        raise ConfigError("output", "a folder with all pieces of a data set", study.folder)
+    study.write("trees", rows)
+    title = f"{frame.index.get_level_values('set').nunique()} sets, {N_PARTIES} parties"
+    study.finish(page.summary(rows, frame, study.about, page.draw(frame, title, study.folder / "trees.png")))
+    print(markdown_table(page.means(frame)))

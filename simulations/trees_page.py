@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from simulations.plots import _panels, _save
-from simulations.results import Row, markdown_table
+from simulations import plots
+from simulations.plots import Line, Panel
+from simulations.results import Row, behind, markdown_table
 
 FLYNN, FLOOR_1 = "FlyNN", "FlyNN, floor 1"
 EFFORTS = {"FlyNN quick": "quick", FLYNN: "default", "FlyNN thorough": "thorough"}
@@ -53,18 +54,11 @@ def means(frame: pd.DataFrame) -> list[Row]:
     return lines
 
 
-def kilobytes(frame: pd.DataFrame, n_classes: Mapping[str, int]) -> list[Row]:
-    """A line for every federated method: median kilobytes by split, and by classes without "one class"."""
-    lines: list[Row] = []
-    for method in (name for name in METHODS if name not in POOLED):
-        spent = frame["kB"].xs(method, level="method").unstack("split")
-        is_two = np.array([n_classes[name] == 2 for name in spent.index])
-        grown = spent.drop(columns=ONE_CLASS)
-        line = {"method": method} | {split: f"{spent[split].median():.0f}" for split in SPLITS}
-        for what, which in (("two classes", is_two), ("more classes", ~is_two)):
-            line[what] = f"{np.median(grown[which]):.0f}" if which.any() else ""
-        lines.append(line)
-    return lines
+def kilobytes(frame: pd.DataFrame) -> list[Row]:
+    """A line for every federated method: median kilobytes by split."""
+    spent = frame["kB"].groupby(["method", "split"]).median()
+    federated = [name for name in METHODS if name not in POOLED]
+    return [{"method": name} | {split: f"{spent[name, split]:.0f}" for split in SPLITS} for name in federated]
 
 
 def wins(frame: pd.DataFrame, ours: str = FLYNN) -> list[Row]:
@@ -78,18 +72,6 @@ def wins(frame: pd.DataFrame, ours: str = FLYNN) -> list[Row]:
     return lines
 
 
-def losses(frame: pd.DataFrame, ours: str = FLYNN, most: int = 12) -> list[Row]:
-    """A line for each of the cells where the best federated trees are furthest ahead of `ours`."""
-    table = frame["balanced"].unstack("method")
-    best, which = table[list(TREES)].max(axis=1), table[list(TREES)].idxmax(axis=1)
-    gaps = (best - table[ours]).sort_values(ascending=False)[:most]
-    return [
-        {"set": name, "split": split, ours: float(table.loc[(name, split), ours])}
-        | {"best trees": float(best[name, split]), "by": which[name, split], "gap": float(gap)}
-        for (name, split), gap in gaps[gaps > 0].items()
-    ]
-
-
 def by_set(frame: pd.DataFrame, split: str, figure: str = "balanced") -> list[Row]:
     """A line for every set, a column for every method."""
     table = frame[figure].xs(split, level="split").unstack("method")[list(METHODS)]
@@ -97,64 +79,47 @@ def by_set(frame: pd.DataFrame, split: str, figure: str = "balanced") -> list[Ro
 
 
 def headline(frame: pd.DataFrame) -> str:
-    """The results in some sentences."""
-    of = {line["method"]: line for line in means(frame)}
-    shown = {name: ", ".join(f"{of[name][split]:.3f}" for split in SPLITS) for name in (FLYNN, *TREES)}
-    trees = "; ".join(f"{name} {shown[name]} ({of[name][KB]} kB)" for name in TREES)
+    """What the table has no place for, in a sentence."""
     table = frame["balanced"].unstack("method")
     cost = table[FLOOR_1] - table[FLYNN]
-    worst = cost.idxmax()
     return (
-        f"Mean balanced accuracy over {table.index.get_level_values('set').nunique()} sets, in the order "
-        f"{', '.join(SPLITS)}: FlyNN {shown[FLYNN]} for {of[FLYNN][KB]} kB a party (median); {trees}. With all samples "
-        f"in one place a forest has {of['pooled forest']['IID']:.3f}, boosting {of['pooled boosting']['IID']:.3f}. "
-        f"FlyNN's default floor of five samples costs it {cost.mean():.3f} on average, and {cost.max():.3f} at most "
-        f"({', '.join(worst)})."
+        f"Means over {table.index.get_level_values('set').nunique()} sets. FlyNN's default floor of five samples "
+        f"costs it {cost.mean():.3f} on average, and {cost.max():.3f} at most ({', '.join(cost.idxmax())})."
     )
 
 
-_LOOKS: dict[str, tuple[str, str, str]] = {
-    "FlyNN quick": ("tab:cyan", "-", "v"), FLYNN: ("tab:blue", "-", "o"), "FlyNN thorough": ("navy", "-", "^"),
-    BAGGING: ("tab:red", "--", "s"), CYCLIC: ("tab:orange", "--", "D"), FOREST: ("tab:green", "--", "P"),
-    "pooled forest": ("0.45", ":", ""), "pooled boosting": ("black", ":", ""),
-}  # fmt: skip
-
-
-def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
+def draw(frame: pd.DataFrame, title: str, path: Path) -> str:
     """Mean accuracy by split, and beside it by kilobytes for "Dirichlet 0.1"."""
-    plt, figure, axes = _panels(2, 5.2, 4.4)
     spent = frame["kB"].xs("Dirichlet 0.1", level="split").groupby("method").median()
-    for line in (line for line in means(frame) if line["method"] in _LOOKS):
-        colour, dash, marker = _LOOKS[line["method"]]
-        look = {"color": colour, "marker": marker or None, "markersize": 7, "label": line["method"]}
-        axes[0].plot(range(len(SPLITS)), [line[split] for split in SPLITS], linestyle=dash, linewidth=1.8, **look)
-        if line["method"] not in POOLED:
-            axes[1].plot(
-                float(spent[line["method"]]), line["Dirichlet 0.1"], linestyle="none", **look | {"markersize": 10}
-            )
-    axes[0].set_xticks(range(len(SPLITS)), SPLITS)
-    axes[0].set(ylabel="balanced accuracy, mean over sets", title="by split")
-    axes[1].set(xscale="log", xlabel="kB of one party, up and down (median)", title="Dirichlet 0.1, by bytes")
-    axes[1].xaxis.set_major_formatter("{x:g}")
-    for axis in axes:
-        axis.grid(alpha=0.3)
-    figure.suptitle(title, fontsize=11)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=4, fontsize=9, frameon=False)
-    _save(plt, figure, path)
+    by_split, by_bytes = [], []
+    for line in (line for line in means(frame) if line["method"] != FLOOR_1):
+        method, is_pooled = line["method"], line["method"] in POOLED
+        look = {"linestyle": ":", "marker": None} if is_pooled else {}
+        by_split.append(Line(method, range(len(SPLITS)), [line[split] for split in SPLITS], look=look))
+        x = [] if is_pooled else [float(spent[method])]
+        look = {"linestyle": "none", "markersize": 10}
+        by_bytes.append(Line(method, x, [line["Dirichlet 0.1"]][: len(x)], look=look))
+    ticks = {"xticks": range(len(SPLITS)), "xticklabels": SPLITS, "ylabel": "balanced accuracy, mean over sets"}
+    scale = {"xscale": "log", "xlabel": "kB of one party, up and down (median)"}
+    panels = [Panel("by split", by_split, ticks), Panel("Dirichlet 0.1, by bytes", by_bytes, scale)]
+    return plots.lines(panels, path, (5.2, 4.4), title=title)
 
 
-def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str) -> list[str]:
-    """The results, paragraph by paragraph, with a description of the methods."""
+def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str, figure: str) -> list[str]:
+    """The results, paragraph by paragraph, with a description of the methods and the figure."""
     names, lines = list(dict.fromkeys(frame.index.get_level_values("set"))), means(frame)
     kept = [row for row in rows if row["set"] in names]
     seeds = {name: len({row["seed"] for row in kept if row["set"] == name}) for name in names}
     fewer = [name for name in names if seeds[name] < max(seeds.values())]
     ran = f"{max(seeds.values())} for each set" + f", one for {', '.join(fewer)}" * bool(fewer)
     same = [row["same"] for row in kept if row["method"] == FLOOR_1]
-    parts = [headline(frame), markdown_table(lines), "![accuracy by split, and by bytes](trees.png)"]
+    parts = [headline(frame), markdown_table(lines), figure]
     parts += ["Sets where FlyNN, untuned, is ahead / equal / behind:", markdown_table(wins(frame))]
     parts += ["The same for FlyNN thorough:", markdown_table(wins(frame, "FlyNN thorough"))]
-    parts += ["Where federated trees are furthest ahead of FlyNN:", markdown_table(losses(frame))]
+    parts += [
+        "Where federated trees are furthest ahead of FlyNN:",
+        markdown_table(behind(frame["balanced"].unstack("method"), FLYNN, TREES, 12)),
+    ]
     parts += ["## The methods", methods]
     parts.append(
         f"Samples of a set: at most {max(row['n'] for row in kept)}. Seeds of the split: {ran}; in a single cell "
@@ -164,10 +129,8 @@ def summary(rows: Sequence[Row], frame: pd.DataFrame, methods: str) -> list[str]
     for split in SPLITS:
         parts += [f"## {split}", markdown_table(by_set(frame, split))]
     sizes = {row["set"]: {name: row[name] for name in ("set", "n", "d", "classes")} for row in kept}
-    spent = frame["kB"].groupby(["set", "method"], sort=False).mean().unstack("method")
-    parts += ["## Kilobytes of a party", "Up and down; median over the sets:"]
-    parts.append(markdown_table(kilobytes(frame, {name: size["classes"] for name, size in sizes.items()})))
-    parts.append("The columns of classes leave out parties of one class. Mean over splits and seeds by set:")
+    spent = frame["kB"].groupby(["set", "method"], sort=False).mean()
     federated = [method for method in METHODS if method not in POOLED]
-    by_name = [sizes[name] | {method: f"{spent.loc[name, method]:.0f}" for method in federated} for name in names]
-    return [*parts, markdown_table(by_name)]
+    by_name = [sizes[name] | {method: f"{spent[name, method]:.0f}" for method in federated} for name in names]
+    parts += ["## Kilobytes of a party", "Up and down; median over the sets:", markdown_table(kilobytes(frame))]
+    return [*parts, "Mean over splits and seeds by set:", markdown_table(by_name)]

@@ -1,17 +1,23 @@
-"""Workers of a simulation: parties and nodes run in this process, or as tasks on Ray."""
+"""Workers of a simulation: parties answer in this process, or as tasks on Ray."""
 
 from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from flwr.client import NumPyClient
+from flwr.common import EvaluateRes, FitIns, FitRes
+
+import flwr_flynn.federated.run  # noqa: F401  (a task on Ray needs the phases of a run)
 from flwr_flynn.errors import ConfigError
-from simulations.nodes import answer, summed
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.protocol import Answer
+from simulations.study import ROOT
 
 WHERE = ("process", "ray")
 
@@ -19,94 +25,74 @@ RETRIES = 3
 """Times that Ray repeats a task whose worker died."""
 
 
-class Workers(ABC):
-    """Runs parties and nodes. Arguments and results of the methods may be promises.
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back log lines below errors: a refusal becomes an exception in a simulation."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
-    Attributes
+
+def answer(party: Party | NumPyClient, request: Any) -> tuple[Any, float]:
+    """A party's answer to a request, and its seconds.
+
+    Parameters
     ----------
-    on_answer : callable
-        Called for every party that has answered.
+    party : Party or NumPyClient
+    request : tuple, FitIns or EvaluateIns
+        For a `Party` the arguments of `Party.answer`; for a Flower client Flower's own messages.
+
+    Returns
+    -------
+    reply : Answer, FitRes or EvaluateRes
+    seconds : float
     """
-
-    def __init__(self) -> None:
-        self.on_answer: Callable[[], object] = lambda: None
-
-    @abstractmethod
-    def put(self, value: Any) -> Any:
-        """Store a value that several calls need."""
-
-    @abstractmethod
-    def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
-        """Have a party answer: the reply, and the seconds that it took."""
-
-    @abstractmethod
-    def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        """Have a node add up the replies of its children."""
-
-    @abstractmethod
-    def answered(self, seconds: Sequence[Any]) -> list[float]:
-        """Wait for the parties whose seconds are promised here."""
-
-    @abstractmethod
-    def get(self, promises: Sequence[Any]) -> list[Any]:
-        """The values of promises."""
+    start = time.perf_counter()
+    with quiet():
+        reply: Answer | FitRes | EvaluateRes
+        if isinstance(party, Party):
+            reply = party.answer(*request)
+        else:
+            client = party.to_client()
+            reply = client.fit(request) if isinstance(request, FitIns) else client.evaluate(request)
+    return reply, time.perf_counter() - start
 
 
-class _Here(Workers):
-    """Plain calls, branch by branch, so that few replies are held at a time."""
+class Workers:
+    """Parties that answer in this process, one after the other."""
 
     def put(self, value: Any) -> Any:
+        """Store a value that several answers need."""
         return value
 
-    def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
-        reply = answer(party, request)
-        self.on_answer()
-        return reply
-
-    def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        return summed(settings, names, *replies)
-
-    def answered(self, seconds: Sequence[Any]) -> list[float]:
-        return list(seconds)
-
-    def get(self, promises: Sequence[Any]) -> list[Any]:
-        return list(promises)
+    def answers(self, asked: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, float]]:
+        """The answers to pairs of a party and its request, which were `put`, in their order, as `answer` has them."""
+        for party, request in asked:
+            yield answer(party, request)
 
 
 class _OnRay(Workers):
-    """Tasks on Ray, which keeps their results until the node above has run."""
+    """Tasks on Ray, on any machine of the cluster."""
 
     def __init__(self, ray: Any) -> None:
-        super().__init__()
-        self._ray = ray
-        self._answer = ray.remote(num_returns=2, max_retries=RETRIES)(answer)
-        self._summed = ray.remote(max_retries=RETRIES)(summed)
+        self._ray, self._answer = ray, ray.remote(max_retries=RETRIES)(answer)
 
     def put(self, value: Any) -> Any:
         return self._ray.put(value)
 
-    def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
-        reply, seconds = self._answer.remote(party, request)
-        return reply, seconds
-
-    def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        return self._summed.remote(settings, names, *replies)
-
-    def answered(self, seconds: Sequence[Any]) -> list[float]:
-        waiting = list(seconds)
+    def answers(self, asked: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, float]]:
+        waiting = deque(self._answer.remote(*pair) for pair in asked)
         try:
             while waiting:
-                ready, waiting = self._ray.wait(waiting, num_returns=1)
-                self._ray.get(ready)  # raises what the task raised, while others are still under way
-                self.on_answer()
-        except BaseException:  # Ctrl-C too: a Ray that somebody else started goes on, and must not go on with this
+                yield self._ray.get(waiting[0])
+                waiting.popleft()
+        finally:  # after Ctrl-C too: a Ray that somebody else started goes on, and must not go on with this
             for promise in waiting:
                 self._ray.cancel(promise, force=True)
-            raise
-        return self.get(seconds)
-
-    def get(self, promises: Sequence[Any]) -> list[Any]:
-        return list(self._ray.get(list(promises)))
 
 
 @contextmanager
@@ -133,7 +119,7 @@ def workers(
     if isinstance(where, Workers):
         yield where
     elif where == "process":
-        yield _Here()
+        yield Workers()
     elif where == "ray":
         with _ray(address, n_cpus) as ray:
             yield _OnRay(ray)
@@ -151,15 +137,11 @@ def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
     except ImportError:
         raise ConfigError("where: ray needs the package ray: pip install 'flwr-flynn[simulation]'") from None
     mine = not ray.is_initialized()
-    quietly: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if mine and address is None:
-        ray.init(
-            address="local", num_cpus=n_cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
-    elif mine:
-        root = Path(__file__).parents[1]
-        code = {"py_modules": [str(root / name) for name in ("flwr_flynn", "simulations")]}
-        ray.init(address=address, runtime_env=code, **quietly)
+    if mine:
+        here = {"address": "local", "num_cpus": n_cpus, "include_dashboard": False}
+        code = {"py_modules": [str(ROOT / name) for name in ("flwr_flynn", "simulations")]}
+        there = {"address": address, "runtime_env": code}
+        ray.init(**(here if address is None else there), log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
     finally:

@@ -1,4 +1,4 @@
-"""Code lines of each package against a table that only falls.
+"""Code lines of each package, and of the simulations, against a table that only falls.
 
 Raising a number is a commit of its own, which says what went for it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.code import code_lines, modules
+from tests.code import PACKAGE, code_lines, modules
 
 SIZES = {
     "top level": 421,
@@ -19,6 +19,7 @@ SIZES = {
     "flower": 884,
     "app": 4188,
     "all": 15612,
+    "simulations": 3999,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
@@ -30,6 +31,7 @@ def test_packages_are_no_larger_than_their_numbers_and_the_numbers_follow() -> N
         n_lines = len(code_lines(path))
         sizes[name.split("/")[0] if "/" in name else "top level"] += n_lines
         sizes["all"] += n_lines
+    sizes["simulations"] = sum(len(code_lines(path)) for path in (PACKAGE.parent / "simulations").rglob("*.py"))
     assert sizes.keys() == SIZES.keys()
     too_large = {name: size for name, size in sizes.items() if size > SIZES[name]}
     assert not too_large, f"more code lines than SIZES allows: {too_large}"

@@ -39,6 +39,7 @@ def test_experiments_on_two_nodes_give_the_counts_of_one_process(tmp_path: Path)
     finally:
         flower.stop()
         shutil.rmtree(short, ignore_errors=True)
-    with (flower.cwd / "results" / "parties" / "parties.csv").open() as file:
+    with (flower.cwd / "results" / "scale" / "federations.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["where"] for row in rows} >= {"process", "ray"}
+    assert {row["where"] for row in rows} == {"process", "ray"}
+    assert {row["pooled"] for row in rows} == {"the same"}

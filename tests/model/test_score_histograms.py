@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, confusion_matrix, log_loss, roc_auc_score
 
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.metrics import CENTRES, EDGES, MAX_LOSS, N_LEVELS, N_SUMS, UNIT, above_floor, scored
-from simulations.figures import by_sklearn, coverage
 
 
 def probabilities(n: int, n_classes: int, seed: int = 0, spread: float = 2.0) -> tuple[Any, Any]:
@@ -23,6 +24,49 @@ def probabilities(n: int, n_classes: int, seed: int = 0, spread: float = 2.0) ->
     odds[np.arange(n), true] += spread
     p = np.exp(odds)
     return p / p.sum(axis=1, keepdims=True), true
+
+
+def by_sklearn(y: Any, proba: Any) -> dict[str, float]:
+    """The figures of pooled probabilities by scikit-learn; over several classes means of each against the rest."""
+    two = proba.shape[1] == 2
+    classes = [1] if two else [c for c in range(proba.shape[1]) if (y == c).any()]
+    pairs = [(y == c, proba[:, c]) for c in classes]
+    one_hot = np.eye(proba.shape[1])[y]
+    return {
+        "auroc": float(np.mean([roc_auc_score(*pair) for pair in pairs])),
+        "auprc": float(np.mean([average_precision_score(*pair) for pair in pairs])),
+        "brier": float(np.square(proba - one_hot).sum(axis=1).mean()) / (2 if two else 1),
+        "log_loss": float(log_loss(y, np.clip(proba, np.exp(-32), 1), labels=range(proba.shape[1]))),
+        "calibration_error": float(np.mean([_calibration_error(*pair) for pair in pairs])),
+    }
+
+
+def _calibration_error(true: Any, p: Any) -> float:
+    observed, predicted = calibration_curve(true, p, n_bins=10)
+    n = np.histogram(p, np.linspace(0, 1, 11))[0]
+    return float((np.abs(observed - predicted) * n[n > 0]).sum() / len(p))
+
+
+def drawn(rng: np.random.Generator, n: int, setting: tuple[float, float, float]) -> tuple[Any, Any]:
+    """Histograms and sums of n samples of two normal classes: their distance, the share of one, and a distortion."""
+    distance, share, distortion = setting
+    y = (rng.random(n) < share).astype(np.int64)
+    x = rng.normal(size=n) + distance * y
+    p = expit(distortion * (distance * x - distance**2 / 2 + np.log(share / (1 - share))))
+    proba = np.stack([1 - p, p], axis=1)
+    return scored(proba, y, proba.argmax(axis=1))
+
+
+def coverage(setting: tuple[float, float, float], n: int, draws: int, n_true: int = 2_000_000) -> dict[str, float]:
+    """Share of the draws whose intervals have the true figure; of those in which the figure is defined."""
+    true = figures.overall(*drawn(np.random.default_rng(1), n_true, setting))
+    hits: dict[str, list[bool]] = {}
+    rng = np.random.default_rng(2)
+    for _ in range(draws):
+        for name, figure in figures.overall(*drawn(rng, n, setting)).items():
+            if name != "examples" and figure is not None:
+                hits.setdefault(name, []).append(figure[1] <= true[name][0] <= figure[2])
+    return {name: float(np.mean(found)) for name, found in hits.items()}
 
 
 def test_levels_have_the_edges_of_hundredths_and_a_middle_each() -> None:
@@ -131,7 +175,7 @@ def test_counts_of_lying_parties_beyond_the_exact_floats_have_figures() -> None:
 
 
 def test_intervals_cover() -> None:
-    """Far fewer draws than `python -m simulations figures` makes: no interval is grossly wrong."""
+    """With few draws: no interval is grossly wrong."""
     found = coverage((1.0, 0.5, 1.0), 200, 60, 200_000)
     assert all(found[name] > 0.83 for name in ("accuracy", "auroc", "auprc", "brier", "log_loss", "calibration_slope"))
 

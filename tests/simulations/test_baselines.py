@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import json
 import warnings
 from collections import Counter
 
@@ -12,6 +12,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from simulations import baselines
+from simulations.data import DataSet
 
 
 def plain_neighbours(train, point, k, own=-1):
@@ -20,35 +21,23 @@ def plain_neighbours(train, point, k, own=-1):
 
 
 def test_neighbours_are_the_nearest_and_of_equals_the_first():
-    # A coarse grid, with many ties and duplicates.
+    # A coarse grid, with many ties and duplicates: of all neighbours, equally far ones come in their own order.
     generator = np.random.default_rng(0)
     train, points = (generator.integers(0, 3, (n, 4)).astype(float) for n in (60, 20))
-    found = baselines.neighbours(train, points, 9)
-    assert found.tolist() == [plain_neighbours(train, point, 9) for point in points]
-
-
-def test_equal_distances_tie_after_scaling_too():
-    train = np.repeat(np.random.default_rng(1).normal(size=(10, 7)) * [1e-3, 1, 1e4, 1, 1, 1, 1], 3, axis=0)
-    found = baselines.neighbours(train, train[::3], 3)
-    assert found.tolist() == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(10)]
-
-
-def test_no_point_is_its_own_neighbour():
-    X = np.random.default_rng(2).integers(0, 2, (30, 3)).astype(float)
-    found = baselines.neighbours(X, X, 29, own=np.arange(30))
-    assert found.tolist() == [plain_neighbours(X, X[i], 29, own=i) for i in range(30)]
-
-
-def test_blocks_of_points_make_no_difference(monkeypatch):
-    X = np.random.default_rng(3).normal(size=(50, 5))
-    whole = baselines.neighbours(X, X, 5)
-    monkeypatch.setattr(baselines, "BLOCK", 7)
-    np.testing.assert_array_equal(baselines.neighbours(X, X, 5), whole)
+    found = baselines.neighbour_labels(train, np.arange(60), points, 60)
+    assert found.tolist() == [plain_neighbours(train, point, 60) for point in points]
+    found = baselines.neighbour_labels(train, np.arange(60), None, 59)
+    assert found.tolist() == [plain_neighbours(train, train[i], 59, own=i) for i in range(60)]
 
 
 def test_points_that_are_all_alike_have_neighbours():
-    X = np.zeros((4, 2))
-    assert baselines.neighbours(X, X, 2).tolist() == [[0, 1]] * 4
+    assert sorted(baselines.neighbour_labels(np.zeros((4, 2)), np.arange(4), np.zeros((1, 2)), 4)[0]) == [0, 1, 2, 3]
+
+
+def test_no_point_is_its_own_neighbour():
+    X = np.repeat(np.arange(10.0), 2)[:, None]
+    labels = baselines.neighbour_labels(X, np.arange(20), None, 1)[:, 0]
+    assert labels.tolist() == [i ^ 1 for i in range(20)]
 
 
 def test_votes_for_every_k_at_once():
@@ -60,17 +49,11 @@ def test_votes_for_every_k_at_once():
             assert mine[k - 1] == min(label for label, n in votes.items() if n == max(votes.values()))
 
 
-def test_votes_can_be_divided_by_class_sizes():
-    labels = np.array([[0, 0, 1, 1, 0]])
-    assert baselines.knn_predictions(labels, 2).tolist() == [[0, 0, 0, 0, 0]]
-    assert baselines.knn_predictions(labels, 2, np.array([20, 10])).tolist() == [[0, 0, 0, 1, 1]]
-
-
 @pytest.mark.parametrize("k", [1, 4, 15])
 def test_knn_is_scikit_learns_where_nothing_ties(k):
     generator = np.random.default_rng(5)
     X, y, points = generator.normal(size=(80, 6)), generator.integers(0, 3, 80), generator.normal(size=(30, 6))
-    predicted = baselines.knn_predictions(y[baselines.neighbours(X, points, 15)], 3)[:, k - 1]
+    predicted = baselines.knn_predictions(baselines.neighbour_labels(X, y, points, 15), 3)[:, k - 1]
     np.testing.assert_array_equal(predicted, KNeighborsClassifier(k, algorithm="brute").fit(X, y).predict(points))
 
 
@@ -89,7 +72,9 @@ def test_nested_knn_is_leave_one_out_within_the_training_fold():
     generator = np.random.default_rng(7)
     X, y, fold = generator.normal(size=(60, 3)), generator.integers(0, 2, 60), np.arange(60) % 3
     X[y == 1] += 0.8
-    result = baselines.cross_validated_knn(X, y, fold, lambda X, number, train: X, 10)
+    rows = baselines.knn_rows(DataSet("made", X, y, fold), "as is", lambda X, train: X, 10)
+    nested = rows["nested"]
+    chosen = json.loads(nested["detail"])["k"]
     for number in range(3):
         train, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
         left_out = []
@@ -101,30 +86,22 @@ def test_nested_knn_is_leave_one_out_within_the_training_fold():
             left_out.append(balanced_accuracy_score(y[train], said))
         best = int(np.argmax(left_out)) + 1
         model = KNeighborsClassifier(best).fit(X[train], y[train])
-        assert result.nested_k[number] == best
-        assert result.inside[number] == pytest.approx(max(left_out))
-        assert result.nested[number] == pytest.approx(balanced_accuracy_score(y[test], model.predict(X[test])))
-        assert result.tuned[number, best - 1] == result.nested[number]
+        assert chosen[number] == best
+        assert nested["inside"][number] == pytest.approx(max(left_out))
+        assert nested["scores"][number] == pytest.approx(balanced_accuracy_score(y[test], model.predict(X[test])))
 
 
 def test_k_stays_below_the_size_of_the_training_fold():
     X, y = np.arange(6.0)[:, None], np.array([0, 1] * 3)
-    found = baselines.cross_validated_knn(X, y, np.arange(6) // 2, lambda X, number, train: X, 64)
-    assert found.tuned.shape == (3, 3)
-    assert set(found.nested_k) <= {1, 2, 3}
+    found = baselines.knn_rows(DataSet("made", X, y, np.arange(6) // 2), "as is", lambda X, train: X, 64)
+    assert len(found["tuned"]["scores"]) == 3
+    assert {*json.loads(found["nested"]["detail"])["k"]} <= {1, 2, 3}
 
 
 def test_statistics_come_from_the_training_points_alone():
     X = np.array([[1.0, 5.0], [3.0, 5.0], [100.0, 7.0]])
     np.testing.assert_allclose(baselines.standardised(X, np.array([0, 1])), [[-1, 0], [1, 0], [98, 2]])
     np.testing.assert_allclose(baselines.unit_rows(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0, 0]])
-
-
-def test_knn_probabilities_are_smoothed_shares():
-    X, y = np.array([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]]), np.array([0, 0, 0, 1, 1, 1])
-    shares = baselines.knn_probabilities(X, y, np.array([[0.0], [5.0]]), 2, 5)
-    # Two neighbours of each point are of its class: k = 2 is as sure as it gets, with the least added.
-    np.testing.assert_allclose(shares, np.array([[2.05, 0.05], [0.05, 2.05]]) / 2.1)
 
 
 def plain_sbfc(X, y, fold, planes, size):
@@ -146,7 +123,7 @@ def test_sbfc_is_its_definition():
     y = np.arange(60) % 3
     X = generator.normal(size=(60, 8)) + 3 * generator.normal(size=(3, 8))[y]
     fold, planes, sizes = np.arange(60) // 20, generator.normal(size=(8, 1100)), [1, 7, 40, 1100]
-    predicted = baselines.sbfc_predictions(X, y, fold, planes, sizes)
+    predicted = baselines.sbfc_predictions(DataSet("made", X, y, fold), planes, sizes)
     for column, size in enumerate(sizes):
         allowed = plain_sbfc(X, y, fold, planes, size)
         assert all(said in candidates for said, candidates in zip(predicted[:, column], allowed, strict=True))
@@ -170,30 +147,29 @@ def test_sbfc_sizes_go_down_and_up_from_d():
     assert baselines.sbfc_sizes(784, 3, 512) == [39, 784]  # no room above
 
 
-@pytest.mark.parametrize(("kind", "grid"), [("LR", baselines.LR_GRID), ("MLP", baselines.MLP_GRID)])
+@pytest.mark.parametrize(("kind", "grid"), baselines.GRIDS.items())
 def test_one_epoch_warns_of_nothing_and_learns_something(kind, grid):
     generator = np.random.default_rng(9)
     y = np.arange(300) % 2
     X = generator.normal(size=(300, 3)) + 2 * y[:, None]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        predicted = baselines.one_epoch(kind, grid[1], X, y, X, seed=0)
+        predicted = baselines.once_trained(kind, grid[1], X, y, seed=0).predict(X)
     assert (predicted == y).mean() > 0.9
 
 
 def test_a_classifier_is_trained_and_timed_in_each_fold():
     y = np.arange(60) % 3
     X = np.random.default_rng(10).normal(size=(60, 4)) + 5 * y[:, None]
-    found = baselines.cross_validated_classifier(
-        X, y, np.arange(60) % 2, lambda classes: KNeighborsClassifier(1), lambda fitted: fitted.n_samples_fit_
-    )
-    assert found.notes == [30, 30]
-    assert found.scores == [1.0, 1.0]
-    assert min(found.fit + found.predict) > 0
+    data = DataSet("made", X, y, np.arange(60) % 2)
+    found = baselines.trained("1-NN", data, lambda classes: KNeighborsClassifier(1), lambda each: each.n_samples_fit_)
+    assert json.loads(found["detail"]) == {"folds": [30, 30]}
+    assert found["scores"] == [1.0, 1.0]
+    assert min(found["fit"] + found["predict"]) > 0
 
 
 def test_samples_of_no_fold_are_never_held_out():
-    ((train, test),) = baselines.blocks_of(np.array([-1, 0, -1, 0]))
+    ((train, test),) = DataSet("made", np.zeros((4, 1)), np.arange(4) % 2, np.array([-1, 0, -1, 0])).splits
     assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
 
 
@@ -204,9 +180,3 @@ def test_boosting_trains_where_a_class_has_one_sample():
     X = np.arange(10_100.0)[:, None]
     model = baselines.centralised("boosting", y, seed=0).set_params(max_iter=1)
     assert model.fit(X, y).predict(X[:5]).shape == (5,)
-
-
-def test_torchhd_that_is_not_installed_is_an_import_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchhd", None)
-    with pytest.raises(ImportError):
-        baselines.torchhd_count(4, 64, 2)

@@ -6,7 +6,6 @@ import argparse
 import json
 import multiprocessing
 import re
-import sys
 import warnings
 
 import numpy as np
@@ -19,10 +18,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
+from flwr_flynn.errors import DataError
 from simulations import __main__ as command
-from simulations import accuracy, bench, methods, results
-from simulations.baselines import lean_count, lean_matrix, lean_rows
-from simulations.methods import FLYNN, Settings
+from simulations import accuracy, bench, data, methods, results, study
+from simulations.baselines import CENTRALISED, Settings
+from simulations.data import folded, load
+from simulations.lean import lean_count, lean_matrix, lean_rows
+from simulations.methods import FLYNN
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
 from tests.simulations.tables import read
@@ -75,25 +77,17 @@ def test_bench_writes_its_files(tmp_path):
     sizes = {row["shape"]: (int(row["m"]), int(row["rho"])) for row in rows}
     assert sizes["Digits 64k"] == sizes["MNIST 64k"] == (65536, 256)
     assert sizes["Digits 256k"] == sizes["MNIST 256k"] == (262144, 1024)
-    assert {"x lean", "float32 x lean", "x torchhd", "x kNN"} <= rows[0].keys()
+    assert {"x lean", "float32 x lean", "x kNN"} <= rows[0].keys()
     assert (tmp_path / "bench.png").stat().st_size > 10_000
 
 
 TINY = bench.Shape("tiny", "none", 16, 3, 256, 0.3, 8)
 
 
-def test_bench_says_where_torchhd_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchhd", None)
+def test_bench_measures_a_shape():
     row = bench.hashing(TINY, argparse.Namespace(quick=True, data=None))
-    assert row["torchhd us/point"] == row["x torchhd"] == "not installed"
     assert row["x lean"] > 0
-
-
-def test_bench_measures_torchhd_where_it_is_installed(monkeypatch):
-    monkeypatch.setattr(bench, "torchhd_count", lambda *sizes: lambda X, y: X.sum())
-    row = bench.hashing(TINY, argparse.Namespace(quick=True, data=None))
-    assert row["x torchhd"] == pytest.approx(row["torchhd us/point"] / row["ours us/point"])
-    assert row["torchhd us/point"] > 0
+    assert row["narrow roofline ns"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +116,7 @@ def test_accuracy_writes_a_row_for_every_set_and_method(finished):
     assert list(rows[0]) == ["set", "method", "n", "d", "classes", "mean", "sd", "seconds", "folds", "seed", "detail"]
     assert {row["method"] for row in rows} >= {FLYNN, *methods.OTHERS}
     names = {row["method"] for row in rows}
-    assert {"FlyNN", "FlyNN paper", "FlyNN tuned", "kNN", "kNN L2", "kNN standardised, nested", "SBFC"} < names
+    assert {"FlyNN", "FlyNN paper", "kNN", "kNN L2", "kNN standardised, nested", "SBFC"} < names
     assert len(rows) == 2 * len(names)
     assert {(row["set"], row["n"], row["classes"]) for row in rows} == {("split", "90", "3"), ("words", "70", "2")}
     assert all(0 <= float(row["mean"]) <= 1 and row["folds"] == "3" and row["seed"] == "0" for row in rows)
@@ -130,9 +124,8 @@ def test_accuracy_writes_a_row_for_every_set_and_method(finished):
 
 
 def test_the_default_flynn_of_the_table_is_the_default_classifier(finished, folder):
-    settings = Settings(folds=3)
-    X, y = accuracy.read_set(folder / "split.npz")
-    problem = accuracy.make_problem("split", X, y, settings, 300)
+    X, y, _ = load(folder / "split.npz")
+    problem = folded("split", X, y, folds=3)
     scores = []
     for train, test in problem.splits:
         predicted = FlyNNClassifier().fit(X[train], y[train]).predict(X[test])
@@ -142,14 +135,14 @@ def test_the_default_flynn_of_the_table_is_the_default_classifier(finished, fold
     assert float(row["sd"]) == pytest.approx(np.std(scores, ddof=1))
 
 
-@pytest.mark.parametrize(("kind", "method"), methods.CENTRALISED.items())
+@pytest.mark.parametrize(("kind", "method"), CENTRALISED.items())
 def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(finished, folder, kind, method):
     make = {
         "forest": lambda: RandomForestClassifier(200, class_weight="balanced", random_state=0),
         "boosting": lambda: HistGradientBoostingClassifier(class_weight="balanced", random_state=0),
         "logistic": lambda: make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=9999)),
     }[kind]
-    problem = accuracy.make_problem("split", *accuracy.read_set(folder / "split.npz"), Settings(folds=3), 300)
+    problem = folded("split", *load(folder / "split.npz"), folds=3)
     rows = [row for row in read(finished / "folds.csv") if (row["set"], row["method"]) == ("split", method)]
     for row, (train, test) in zip(rows, problem.splits, strict=True):
         predicted = make().fit(problem.X[train], problem.y[train]).predict(problem.X[test])
@@ -188,47 +181,22 @@ def test_the_short_table_has_the_default_flynn_against_its_rivals(finished):
         assert float(line["mean of the other"]) == pytest.approx(np.mean(theirs))
 
 
-def test_methods_can_be_chosen_and_official_splits_taken(folder, tmp_path):
-    arguments = ["accuracy", "--quick", "--data", str(folder), "--official", "--methods", "kNN, forest, logistic"]
+@pytest.mark.slow
+def test_methods_can_be_chosen(folder, tmp_path):
+    arguments = ["accuracy", "--quick", "--data", str(folder), "--methods", "kNN, forest, logistic"]
     assert command.main([*arguments, "--threads", "2", "--out", str(tmp_path)]) == 0
     rows = read(tmp_path / "folds.csv")
     assert {"kNN", "kNN, nested", "random forest", "logistic regression"} < {row["method"] for row in rows}
     assert not {FLYNN, "gradient boosting", "SBFC"} & {row["method"] for row in rows}
-    mine = [row for row in rows if row["method"] == "random forest"]
-    assert (mine[0]["set"], mine[0]["n_train"], mine[0]["n_test"]) == ("split", "60", "30")
-    assert [row["set"] for row in mine] == ["split", "words", "words", "words"]
-    means = {row["set"]: row for row in read(tmp_path / "accuracy.csv") if row["method"] == "random forest"}
-    assert (means["split"]["folds"], means["split"]["sd"]) == ("1", "nan")
     assert not (tmp_path / "against.csv").exists()
-    assert "calibration" not in (tmp_path / "summary.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_every_method_takes_an_official_split(folder):
-    settings = Settings(folds=3, draws=2, largest_dim=64)
-    (problem,) = accuracy.load_problems(folder, ["split"], settings, 0, official=True)
-    assert problem.sizes == [(60, 30)]
-    for name in methods.COMPARED:
-        assert all(len(row["scores"]) == 1 for row in methods.JOBS[name].run(problem, settings)), name
-    assert methods.calibration(problem, settings)[0]["points"] == 30
-
-
-def test_a_subsample_of_an_official_split_keeps_both_parts():
-    y = np.arange(1000) % 4
-    problem = accuracy.make_problem("", np.arange(1000)[:, None], y, Settings(), 100, n_test=200)
-    ((train, test),) = problem.splits
-    assert len(train) + len(test) == 100
-    assert (problem.X[train] < 800).all()
-    assert (problem.X[test] >= 800).all()
-    with raises(accuracy.SetError, field="one"):
-        accuracy.make_problem("one", np.zeros((9, 1)), np.repeat([0, 1], [6, 3]), Settings(), 0, n_test=3)
 
 
 def test_a_full_run_takes_all_samples_and_the_methods_that_suit_any_size(folder):
-    options, settings, problems = accuracy._options("accuracy", ["--full", "--data", str(folder)])
-    assert tuple(options.methods) == methods.MAIN
+    _, settings, sets = accuracy.started("accuracy", "", "", ["--full", "--data", str(folder)])
     assert settings.folds == 5
-    assert [len(problem.X) for problem in problems] == [90, 70]
+    assert [len(each.X) for each in sets] == [90, 70]
+    assert "kNN" in methods.MAIN
+    assert "SBFC" not in methods.MAIN
 
 
 def test_tuned_knn_is_the_better_of_its_scalings_and_no_worse_than_nested(finished):
@@ -240,25 +208,21 @@ def test_tuned_knn_is_the_better_of_its_scalings_and_no_worse_than_nested(finish
             assert table[f"kNN {scaling}"][name] >= table[f"kNN {scaling}, nested"][name] - 1e-12
 
 
-def test_accuracy_writes_comparison_calibration_novelty_and_figures(finished):
+def test_accuracy_writes_comparison_and_figures(finished):
     compared = read(finished / "comparison.csv")
     assert list(compared[0]) == [
         "FlyNN", "against", "sets", "won", "W/T/L", "improvement", "median loss", "mean loss", "worst", "worst set",
         "t p", "Wilcoxon p",
     ]  # fmt: skip
     assert {(row["FlyNN"], row["against"]) for row in compared} > {("FlyNN", "kNN"), ("FlyNN paper", "MLP, one epoch")}
-    calibration = read(finished / "calibration.csv")
-    assert len(calibration) == 2 * 3
-    assert all(float(row["log-loss"]) > 0 for row in calibration)
-    assert [row["class"] for row in read(finished / "novelty.csv")] == ["0", "1", "2", "mean"]
-    for name in ("accuracy_baselines", "accuracy_variants", "calibration"):
+    for name in ("accuracy_baselines", "accuracy_variants"):
         assert (finished / f"{name}.png").stat().st_size > 10_000
         assert f"]({name}.png)" in (finished / "summary.md").read_text(encoding="utf-8")
 
 
 def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, monkeypatch, capsys):
     before = (finished / "accuracy.csv").read_bytes()
-    monkeypatch.setattr(accuracy, "call", lambda task: pytest.fail(f"computed {task[0]} again"))
+    monkeypatch.setattr(methods, "call", lambda *task: pytest.fail(f"computed {task[0]} again"))
     assert command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
     assert (finished / "accuracy.csv").read_bytes() == before
     printed = capsys.readouterr()
@@ -268,105 +232,84 @@ def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, mon
 
 @pytest.mark.slow
 def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatch, capsys):
-    call, done = accuracy.call, []
+    call, done = methods.call, []
 
-    def interrupted(task):
+    def interrupted(*task):
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(task[0])
-        return call(task)
+        return call(*task)
 
     arguments = ["accuracy", "--quick", "--data", str(folder), "--sets", "words", "--out", str(tmp_path)]
-    monkeypatch.setattr(accuracy, "call", interrupted)
+    monkeypatch.setattr(methods, "call", interrupted)
     assert command.main(arguments) == 130
     assert len(list((tmp_path / "cells").rglob("output.pkl"))) == 2
-    monkeypatch.setattr(accuracy, "call", call)
+    monkeypatch.setattr(methods, "call", call)
     assert command.main(arguments) == 0
-    # With calibration; two classes are too few for novelty.
-    assert f"{len(methods.COMPARED) - 1} of {len(methods.COMPARED) + 1} cells" in capsys.readouterr().err
+    n = len(methods.COMPARED)
+    assert f"{n - 2} of {n} pieces" in capsys.readouterr().err
 
 
 def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
     assert command.main(["ablation", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
-    assert f"{2 * len(methods.ABLATED) - 2} of" in capsys.readouterr().err  # the default is that of the comparison
+    n = len(methods.ABLATION)
+    assert f"{2 * n - 2} of {2 * n} pieces" in capsys.readouterr().err  # the default is that of the comparison
     lines = read(finished / "ablation.csv")
-    assert list(lines[0]) == ["set", *methods.ABLATED]
+    assert list(lines[0]) == ["set", *methods.ABLATION]
     means = {line["set"]: line for line in lines}
-    for name in methods.ABLATED:
+    for name in methods.ABLATION:
         mean = (float(means["split"][name]) + float(means["words"][name])) / 2
         assert float(means["mean"][name]) == pytest.approx(mean)
 
 
 def test_bundled_sets_need_no_folder(tmp_path):
-    arguments = [
-        "ablation",
-        "--quick",
-        "--sets",
-        "iris",
-        "--max-examples",
-        "60",
-        "--folds",
-        "2",
-        "--out",
-        str(tmp_path),
-    ]
-    assert command.main(arguments) == 0
-    for name, make in accuracy.bundled_sets().items():
-        X, y = make()
+    small = ["--sets", "iris", "--max-examples", "60", "--folds", "2"]
+    assert command.main(["ablation", "--quick", *small, "--out", str(tmp_path)]) == 0
+    for name, make in data.BUNDLED.items():
+        X, y, *_ = make()
         assert len(X) == len(y), name
-    bits, _ = accuracy.bundled_sets()["synthetic_binary"]()
+    bits, _ = data.BUNDLED["synthetic_binary"]()
     assert (bits.sum(axis=1) == 20).all()
 
 
 @pytest.mark.parametrize(
-    ("arrays", "field", "got"),
+    "arrays",
     [
-        ({"X": np.zeros((30, 2))}, "odd.npz", "no y"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "odd.npz", "no y_test"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "odd.npz: y", "int64 of shape (29,)"),
-        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "odd.npz: X", "float64 of shape (30,)"),
-        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "odd.npz: X", "missing or infinite values"),
-        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "odd.npz: X", "<U1 of shape (30, 2)"),
-        ({"X": np.zeros((30, 2)), "y": np.array([{}] * 30)}, "odd.npz", "ValueError"),
-        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "odd", "30 samples in 1 classes"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "odd", "30 samples in 30 classes"),
-        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "odd", "0 samples in 0 classes"),
-        (
-            {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 3)), "y_test": np.ones(9)},
-            "odd.npz: X_test",
-            "3",
-        ),
-        (
-            {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 2)), "y_test": np.full(9, "a")},
-            "odd.npz: y_test",
-            "str32",
-        ),
+        {"X": np.zeros((30, 2))},
+        {"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))},
+        {"X": np.zeros((30, 2)), "y": np.arange(29) % 2},
+        {"X": np.zeros(30), "y": np.arange(30) % 2},
+        {"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2},
+        {"X": np.full((30, 2), "a"), "y": np.arange(30) % 2},
+        {"X": np.zeros((30, 2)), "y": np.array([{}] * 30)},
+        {"X": np.zeros((30, 2)), "y": np.zeros(30)},
+        {"X": np.zeros((30, 2)), "y": np.arange(30)},
+        {"X": np.zeros((0, 2)), "y": np.zeros(0)},
+        {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 3)), "y_test": np.zeros(9)},
+        {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 2)), "y_test": np.full(9, "a")},
     ],
 )
-def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, field, got, tmp_path, capsys):
+def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, tmp_path, capsys):
     np.savez(tmp_path / "odd.npz", **arrays)
-    with raises(accuracy.SetError, field=field, got=got) as caught:
-        accuracy.load_problems(tmp_path, [], Settings(), 0)
     with pytest.raises(SystemExit):
         command.main(["accuracy", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert f"{field}: " in capsys.readouterr().err
-    assert str(caught.value).startswith(f"{field}: ")
+    assert ": error: odd" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 damaged", b"\x93NUMPY\x01\x00"])
 def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
     (tmp_path / "odd.npz").write_bytes(content)
-    with raises(accuracy.SetError, field="odd.npz"):
-        accuracy.read_set(tmp_path / "odd.npz")
+    with pytest.raises(DataError, match=r"^odd\.npz"):
+        load(tmp_path / "odd.npz")
 
 
 def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
     whole = (folder / "split.npz").read_bytes()
     for cut in range(0, len(whole), 97):
         (tmp_path / "odd.npz").write_bytes(whole[:cut])
-        with raises(accuracy.SetError, field="odd.npz"):
-            accuracy.read_set(tmp_path / "odd.npz")
+        with pytest.raises(DataError, match=r"^odd\.npz"):
+            load(tmp_path / "odd.npz")
 
 
 @pytest.mark.parametrize(
@@ -387,19 +330,18 @@ def test_what_cannot_be_run_is_refused_before_anything_is(arguments, message, ca
 
 def test_a_subsample_keeps_shares_and_rare_classes():
     y = np.repeat([5, 7, 9], [3000, 990, 10])
-    problem = accuracy.make_problem("", np.arange(4000)[:, None], y, Settings(), 400)
+    problem = folded("", np.arange(4000)[:, None], y, most=400)
     assert np.bincount(problem.y).tolist()[2] == 2
     np.testing.assert_allclose(np.bincount(problem.y), [300, 99, 2], atol=1)
     assert len(problem.y) == 400
     np.testing.assert_array_equal(y[problem.X[:, 0]], np.array([5, 7, 9])[problem.y])
-    again = accuracy.make_problem("", np.arange(4000)[:, None], y, Settings(), 400)
-    assert again.digest() == problem.digest()
-    assert accuracy.make_problem("", np.arange(4000)[:, None], y, Settings(seed=1), 400).digest() != problem.digest()
+    assert folded("", np.arange(4000)[:, None], y, most=400).digest == problem.digest
+    assert folded("", np.arange(4000)[:, None], y, most=400, seed=1).digest != problem.digest
 
 
 def test_folds_are_stratified_and_cover_every_point_once():
     y = np.repeat([0, 1], [80, 20])
-    problem = accuracy.make_problem("", np.zeros((100, 1)), y, Settings(), 0)
+    problem = folded("", np.zeros((100, 1)), y)
     for train, test in problem.splits:
         assert sorted([*train, *test]) == list(range(100))
         assert np.bincount(y[test]).tolist() == [8, 2]
@@ -414,17 +356,7 @@ def test_configurations_lie_in_the_ranges_and_suit_the_classifier(d):
         assert min(8, chosen["hash_dim"]) <= chosen["hash_nnz"] <= 256
         assert 0 <= chosen["decay"] <= 0.8
         FlyNNClassifier(**chosen)._validate_params()
-    generator = np.random.default_rng(0)
-    for chosen in methods.tuned_configurations(d, Settings(largest_dim=512)):
-        FlyNNClassifier(**chosen).fit(generator.normal(size=(12, d)), np.arange(12) % 2)
     assert methods.paper_configurations(d, settings) == methods.paper_configurations(d, settings)
-
-
-def test_options_that_the_classifier_does_not_know_are_left_out():
-    assert methods.accepts("scaling", "auto")
-    assert methods.accepts("scaling", None)
-    assert not methods.accepts("scaling", "nonsense")
-    assert not methods.accepts("nonsense", 1)
 
 
 def test_the_comparison_of_a_small_known_case():
@@ -453,74 +385,64 @@ def test_the_comparison_of_few_or_equal_results_has_no_accidents():
     assert results.compare({"a": 0.5}, {"b": 0.5}, {"a": 1.0}) == {"sets": 0}
 
 
-def test_reliability_of_a_small_known_case():
-    probabilities = np.array([[0.9, 0.1], [0.95, 0.05], [0.4, 0.6], [0.0, 1.0]])
-    row = results.reliability("mine", probabilities, np.array([0, 1, 1, 1]))
-    assert row["accuracy"] == 0.75
-    losses = -np.log([0.9, 0.05, 0.6, 1.0])
-    assert row["log-loss"] == pytest.approx(losses.mean())
-    assert row["balanced log-loss"] == pytest.approx((losses[0] + losses[1:].mean()) / 2)
-    assert row["in bin"] == [1, 3]
-    assert row["confidence"] == pytest.approx([0.6, 2.85 / 3])
-    assert row["right"] == pytest.approx([1, 2 / 3])
-    assert row["calibration error"] == pytest.approx((0.4 + 0.85) / 4)
-    certain = results.reliability("mine", np.array([[0.0, 1.0]]), np.array([0]))
-    assert certain["log-loss"] == pytest.approx(-np.log(1e-6))
+def test_cells_come_back_under_the_same_inputs_only(tmp_path, monkeypatch):
+    cells, computed = study.Cells(tmp_path / "cells"), []
 
+    def work():
+        computed.append(1)
+        return [{"mean": 0.1, "scores": [0.1]}]
 
-def test_cells_come_back_under_the_same_key_only(tmp_path):
-    cells = results.Cells(tmp_path / "cells")
-    key = {"set": "a/../b", "job": "kNN", "settings": {"folds": 3}}
-    assert cells.get(key) is None
-    cells.put(key, [{"mean": 0.1, "scores": [0.1]}])
-    assert cells.get(key) == [{"mean": 0.1, "scores": [0.1]}]
-    assert cells.get(key | {"settings": {"folds": 4}}) is None
+    for expected in (1, 1):
+        assert cells.finish("a/../b: kNN", {"folds": 3}, work) == [{"mean": 0.1, "scores": [0.1]}]
+        assert len(computed) == expected
+    only = study.Cells(tmp_path / "cells", finished=True)
+    assert only.finish("a/../b: kNN", {"folds": 3}, work) == [{"mean": 0.1, "scores": [0.1]}]
+    with pytest.raises(study.NotFinished):
+        only.finish("a/../b: kNN", {"folds": 4}, work)
     (file,) = (tmp_path / "cells").rglob("output.pkl")
     file.write_bytes(file.read_bytes()[:-5])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        assert cells.get(key) is None
-    cells.put(key, [{"mean": 0.2}])
-    assert cells.finish(key, lambda: pytest.fail("computed again")) == [{"mean": 0.2}]
+        cells.finish("a/../b: kNN", {"folds": 3}, work)
+    assert len(computed) == 2
+    assert cells.finish("a/../b: kNN", {"folds": 3}, lambda: pytest.fail("computed again"))
 
 
 def test_the_digest_of_code_is_of_modules_and_whole_packages(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(study, "ROOT", tmp_path)
     (tmp_path / "package" / "inner").mkdir(parents=True)
     files = [tmp_path / "package" / name for name in ("first.py", "second.py", "inner/third.py")]
     for file in files:
         file.write_text("x = 1\n")
-    whole, first = results.code_digest("package"), results.code_digest("package.first")
-    assert results.code_digest("package", "package.first") == whole
+    whole, first = study.code_digest("package"), study.code_digest("package.first")
+    assert study.code_digest("package", "package.first") == whole
     files[2].write_text("x = 2\n")
-    assert results.code_digest("package") != whole
-    assert results.code_digest("package.first") == first
+    assert study.code_digest("package") != whole
+    assert study.code_digest("package.first") == first
     files[0].write_text("x = 2\n")
-    assert results.code_digest("package.first") != first
+    assert study.code_digest("package.first") != first
 
 
 def test_a_table_keeps_the_kind_of_every_value(tmp_path):
-    rows = [{"a": 1, "b": float("nan")}, {"b": 0.1, "c": "x,y"}, {"a": True, "b": float("inf")}]
-    results.write_csv(tmp_path / "t.csv", rows)
+    rows = [{"a": 1, "b": float("nan")}, {"b": 0.1, "c": "x,y"}, {"a": True, "b": float("inf"), "curve": [1]}]
+    study.Study("bench", "", "", ["--out", str(tmp_path)]).write("t", rows)
     assert read(tmp_path / "t.csv") == [
         {"a": "1", "b": "nan", "c": ""}, {"a": "", "b": "0.1", "c": "x,y"}, {"a": "True", "b": "inf", "c": ""},
     ]  # fmt: skip
-    head, *lines = results.text_table([{"set": "a", "mean": 0.12345}, {"set": "long", "mean": 0.00001}]).splitlines()
-    assert head.split() == ["set", "mean"]
-    assert [line.split() for line in lines] == [["a", "0.123"], ["long", "1.0e-05"]]
+    head, sides, *lines = results.markdown_table(
+        [{"set": "a", "mean": 0.12345}, {"set": "long", "mean": 0.00001}]
+    ).splitlines()
+    assert (head, sides) == ("| set | mean |", "| :-- | --: |")
+    assert lines == ["| a | 0.123 |", "| long | 1.0e-05 |"]
 
 
-def test_a_failure_says_on_which_set(folder, monkeypatch):
-    settings = Settings(folds=3)
-    problem = accuracy.make_problem("mine", *accuracy.read_set(folder / "words.npz"), settings, 0)
-
-    def fail(problem, settings):
+def test_a_failure_says_in_which_piece(tmp_path):
+    def fail():
         raise ValueError("no")
 
-    monkeypatch.setitem(methods.JOBS, "kNN", methods.Job(fail))
     with raises(ValueError, args=("no",)) as caught:
-        accuracy.call(("kNN", problem, settings))
-    assert caught.value.__notes__ == ["in kNN on mine"]
+        study.Cells(tmp_path).finish("mine: kNN", 0, fail)
+    assert caught.value.__notes__ == ["in mine: kNN"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`python -m simulations noniid` and `parties`, and what they are made of."""
+"""`python -m simulations noniid`, and what it is made of."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations import __main__ as command
-from simulations import gradients, noniid, parties, splits
+from simulations import gradients, noniid, splits
+from simulations import noniid_page as page
 from simulations.gradients import Recipe
-from simulations.results import markdown_table
+from simulations.results import behind, markdown_table
 from tests.simulations.tables import read
 
 pytest.importorskip("flwr_datasets")
@@ -234,7 +235,7 @@ def test_a_star_marks_figures_that_skew_cannot_touch():
         {"split": "IID", "method": method, "accuracy": 0.5, "worst": 0.25, "steps": 1 if method == "FedAvg LR" else 2}
         for method in noniid.METHODS
     ]
-    (line,) = noniid.table(rows, "accuracy", ["FedAvg LR", "FedAvg MLP", "none"], "worst")
+    (line,) = page.table(rows, "accuracy", ["FedAvg LR", "FedAvg MLP", "none"], "worst")
     assert line == {"split": "IID", "FedAvg LR": "0.500 (0.25)*", "FedAvg MLP": "0.500 (0.25)", "none": ""}
 
 
@@ -317,7 +318,7 @@ def test_there_is_a_row_for_every_cell(finished):
     folder, rows = finished
     assert len(rows) == 3 * len(noniid.METHODS)
     assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
-    assert {row["rounds"] for row in rows if row["method"] in noniid.BASELINES} == {"3"}
+    assert {row["rounds"] for row in rows if row["method"] in page.BASELINES} == {"3"}
     assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
     for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
         assert (folder / f"{name}.png").stat().st_size > 10_000
@@ -356,17 +357,15 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
 
 def test_flynn_is_the_pooled_model_in_every_cell(finished):
     mine = [row for row in finished[1] if row["method"] == noniid.FLYNN]
-    assert len({row["sha256"] for row in mine} | {row["pooled sha256"] for row in mine}) == 1
+    assert len({row["sha256"] for row in mine}) == 1
     assert len(mine[0]["sha256"]) == 64
     assert len({row["accuracy"] for row in mine}) == 1
 
 
-def test_the_summary_shows_table_checksums_and_figures(finished):
-    folder, rows = finished
+def test_the_summary_shows_tables_and_figures(finished):
+    folder, _ = finished
     text = (folder / "summary.md").read_text(encoding="utf-8")
-    assert next(row["sha256"] for row in rows if row["method"] == noniid.FLYNN)[:12] in text
     assert "| Dirichlet 0.1 |" in text
-    assert "OTHERS" not in text
     for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
         assert f"]({name}.png)" in text
 
@@ -406,15 +405,15 @@ def test_without_finished_cells_there_is_nothing_to_show(tmp_path):
     ("arguments", "expected"),
     [
         ([], ["digits"]),
-        (["--data", "there", "--sets", "letters"], ["there/letters.npz"]),
-        (["--data", "there", "--sets", "mnist,digits"], ["there/mnist.npz", "digits"]),
-        (["--data", "there"], ["digits", *(f"there/{name}.npz" for name in noniid.ALL_SETS.split(",")[1:])]),
+        (["--data", ".", "--sets", "letters"], ["letters.npz"]),
+        (["--data", ".", "--sets", "mnist,digits"], ["mnist.npz", "digits"]),
+        (["--data", "."], ["digits", *(f"{name}.npz" for name in noniid.ALL_SETS[1:])]),
     ],
 )
 def test_only_data_sets_that_were_asked_for_are_read(arguments, expected, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(noniid, "run", lambda sources, *_: asked.extend(sources) or [])
-    monkeypatch.setattr(noniid, "results", lambda rows: [])
+    monkeypatch.setattr(noniid, "run", lambda study, sources, *_: asked.extend(sources) or [])
+    monkeypatch.setattr(page, "results", lambda rows: [])
     assert command.main(["noniid", "--quick", "--out", str(tmp_path), *arguments]) == 0
     assert [Path(source).as_posix() for source in asked] == expected
 
@@ -424,7 +423,7 @@ def test_wide_data_sets_and_many_parties_have_one_seed():
     wide = replace(data, X=np.repeat(data.X, 2, axis=1))
     plan = replace(TINY, seeds=(0, 1, 2))
     cases = ((data, 10), (wide, 10), (data, 100))
-    assert [noniid.Study(each, plan, None, "process").seeds(n) for each, n in cases] == [(0, 1, 2), (0,), (0,)]
+    assert [noniid.Pieces(each, plan, None, "process").seeds(n) for each, n in cases] == [(0, 1, 2), (0,), (0,)]
 
 
 def known_rows():
@@ -433,9 +432,9 @@ def known_rows():
     for seed, mean, worst in ((0, 0.9, 0.8), (1, 0.7, 0.5)):
         about = {"set": "a", "parties": 4, "split": "IID", "seed": seed, "up": 1000, "down": 1000, "rounds": 4}
         harm = {"worse": seed, "better": 2, "judged": 4, "drop": 0.1 * seed, "drop of": 10 * seed}
-        ours = {"method": noniid.THOROUGH, "personal accuracy": mean, "personal worst": worst}
+        ours = {"method": page.THOROUGH, "personal accuracy": mean, "personal worst": worst}
         rows.append(about | ours | harm)
-        for i, method in enumerate(noniid.BASELINES):
+        for i, method in enumerate(page.BASELINES):
             rows.append(
                 about | {"method": method, "personal accuracy": 0.8 - i / 100, "personal worst": 0.5, "up": 3000}
             )
@@ -443,30 +442,27 @@ def known_rows():
 
 
 def test_cells_are_counted_where_ours_is_ahead_or_equal():
-    frame = noniid.beside(known_rows())
+    frame = page.beside(known_rows())
     assert len(frame) == 2
-    best = noniid.ahead(frame)[-1]
+    best = page.ahead(frame)[-1]
     assert (best["against"], best["cells"], best["mean: ahead or equal"]) == ("all of them", 2, "50 %")
     assert (best["worst party: ahead or equal"], best["worst party: gain"]) == ("100 %", "+0.150")
-    line = noniid.by_set(known_rows(), frame)[0]
+    line = page.by_set(known_rows(), frame)[0]
     assert (line["mean: FlyNN thorough"], line["mean: best baseline"], line["of the MLP's"]) == (
         "0.800",
         "0.800",
         "0.50",
     )
-    assert noniid.losses(frame) == [
-        {"set": "a", "parties": 4, "split": "IID", "mean": "0.700, 0.800 by FedAvg LR, 1 of 2 seeds", "worst party": ""}
-    ]
-    assert noniid.losses(frame.iloc[:1]) == []
-    assert "50 % of 2 cells in mean accuracy and in 100 % at the worst party, at 0.50 times" in noniid.headline(
-        known_rows()
-    )
+    means = frame["personal accuracy"][[page.THOROUGH, *page.BASELINES]]
+    (line,) = behind(means, page.THOROUGH, page.BASELINES)
+    assert (line["seed"], line[page.THOROUGH], line["best"], line["by"]) == (1, 0.7, 0.8, "FedAvg LR")
+    assert behind(means.iloc[:1], page.THOROUGH, page.BASELINES) == []
     incomplete = [row for row in known_rows() if (row["seed"], row["method"]) != (1, "SCAFFOLD LR")]
-    assert len(noniid.beside(incomplete)) == 1
+    assert len(page.beside(incomplete)) == 1
 
 
 def test_harm_is_counted_over_parties():
-    line = noniid.harm(known_rows())[0]
+    line = page.harm(known_rows())[0]
     assert (line["parties"], line["worse"], line["better"]) == (8, "12.5 %", "50.0 %")
     assert line["worst loss"].startswith("0.100 of 10 samples (a, 4 parties")
     X = np.zeros((0, 1))
@@ -474,7 +470,7 @@ def test_harm_is_counted_over_parties():
     shares = [splits.Share(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
     own = [np.array([0] * 5), np.array([0] * 7 + [1] * 3), np.ones(4, int), np.zeros(8, int)]
     shared = np.concatenate([[1] * 5, [0] * 10, [0] * 4, [0] * 8]).astype(int)
-    scores = noniid._with_personal(splits.Parts(shares, 2), shared, own)
+    scores = noniid.with_personal(splits.Parts(shares, 2), shared, own)
     counted = [scores[name] for name in ("worse", "better", "judged", "drop of")]
     assert counted == [1, 1, 3, 10]
     assert scores["drop"] == pytest.approx(0.3)
@@ -488,28 +484,6 @@ def test_harm_is_counted_over_parties():
 def test_wrong_options_are_refused(wrong, tmp_path):
     with pytest.raises(SystemExit):
         command.main(["noniid", "--quick", "--out", str(tmp_path), *wrong])
-
-
-def test_many_parties_are_measured(tmp_path):
-    given = ["--parties", "3,20", "--whole", "15", "--points", "5", "--where", "process", "--out", str(tmp_path)]
-    assert command.main(["parties", *given]) == 0
-    rows = read(tmp_path / "parties.csv")
-    assert [(row["parties"], row["levels"], row["pooled"]) for row in rows] == [
-        ("3", "1", "the same"), ("20", "2", "the same"), ("15", "", "the same"),
-    ]  # fmt: skip
-    assert (tmp_path / "parties.png").stat().st_size > 5_000
-    assert rows[0]["sha256"] in (tmp_path / "summary.md").read_text(encoding="utf-8")
-
-
-def test_memory_that_is_taken_is_seen():
-    pytest.importorskip("psutil")
-    with parties.peak_memory(every=0.02) as peak:
-        block = np.ones(2**23)  # 64 MiB
-        for _ in range(20):
-            block += 1
-        in_all, above = peak()
-    assert in_all > above
-    assert np.isnan(above) or above > 40
 
 
 def test_a_markdown_table_has_a_cell_for_every_column():

@@ -13,7 +13,7 @@ from PIL import Image
 from flwr_flynn import __version__
 from simulations import __main__ as command
 from simulations import all as everything
-from simulations import publish, results
+from simulations import publish, results, study
 from simulations.experiments import EXPERIMENTS
 
 
@@ -28,7 +28,7 @@ def summaries(tmp_path):
         if figure:
             Image.fromarray(noise).save(folder / figure)
             parts.append(f"![agreement]({figure})")
-        results.write_summary(folder, title, name, ["--quick", "--data", "/a/secret/place"], 3.2, parts)
+        study.write_summary(folder, title, name, ["--quick", "--data", "/a/secret/place"], 3.2, parts)
     return tmp_path / "results"
 
 
@@ -40,11 +40,11 @@ def run(summaries, *names):
 
 def test_a_page_has_command_version_machine_and_table(summaries):
     text = (run(summaries) / "theory.md").read_text(encoding="utf-8")
-    measured = EXPERIMENTS["theory"]
+    measured = EXPERIMENTS["theory"].what
     assert text.startswith(f"# Theory\n\n{measured[0].upper()}{measured[1:]}.\n\n| parties")
     assert text.rstrip().rpartition("\n\n")[2].startswith("`python -m simulations theory")
     assert "`python -m simulations theory --quick --data FOLDER`" in text
-    assert results.machine() in text
+    assert study.machine() in text
     assert "| parties | accuracy |" in text
     assert "secret" not in text
 
@@ -92,7 +92,7 @@ def test_all_runs_what_is_not_finished_in_processes_and_publishes(summaries, mon
         ran.append(experiment)
         output.mkdir(parents=True, exist_ok=True)
         if experiment != "traffic":
-            results.write_summary(output, experiment, experiment, command[4:-2], 1.0, ["text"])
+            study.write_summary(output, experiment, experiment, command[4:-2], 1.0, ["text"])
         return SimpleNamespace(returncode=int(experiment == "traffic"))
 
     monkeypatch.setattr(everything.subprocess, "run", process)
@@ -107,12 +107,11 @@ def test_all_runs_what_is_not_finished_in_processes_and_publishes(summaries, mon
 
 
 def test_every_page_of_the_documentation_is_made_by_all():
-    assert {path.stem for path in publish.PAGES.glob("*.md")} - {"index"} <= everything.PAGES.keys()
-    assert everything.PAGES.keys() <= EXPERIMENTS.keys()
+    assert {path.stem for path in publish.PAGES.glob("*.md")} - {"index"} <= {*everything.with_pages()}
 
 
 def test_what_readme_and_the_landing_page_cite_was_measured_with_this_minor_version():
-    for text in (results.ROOT / "README.md", results.ROOT / "docs" / "index.md"):
+    for text in (study.ROOT / "README.md", study.ROOT / "docs" / "index.md"):
         cited = set(re.findall(r"results/([a-z]+)[-.]", text.read_text(encoding="utf-8"))) - {"index"}
         old = {name for name in cited if not publish.is_current((publish.PAGES / f"{name}.md").read_text("utf-8"))}
         assert not old

@@ -1,10 +1,9 @@
-"""The runner: one result wherever and in whatever tree the parties run."""
+"""The runner: one result wherever the parties run."""
 
 from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.algorithm import RunOptions, federate, party_of
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.model.candidates import HashPlan
 from simulations import runner
@@ -53,12 +52,12 @@ class Dying(Party):
 
     mark = ""
 
-    def answer(self, entries, arrays=()):
+    def answer(self, *request):
         if not os.path.exists(self.mark):
             with open(self.mark, "w", encoding="utf-8"):
                 pass
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().answer(entries, arrays)
+        return super().answer(*request)
 
 
 @pytest.fixture(scope="module")
@@ -69,58 +68,44 @@ def on_ray():
 
 
 @settings(max_examples=30)
-@given(n_parties=st.integers(1, 40), fan_in=st.integers(2, 7))
-def test_every_tree_gives_the_pooled_counts(n_parties, fan_in):
-    federation = run(parties_of(n_parties), fan_in=fan_in)
+@given(n_parties=st.integers(1, 40))
+def test_every_federation_has_the_pooled_counts(n_parties):
+    federation = run(parties_of(n_parties))
     assert federation.model.counts_ == pooled()
     assert federation.model.counts_.sha256() == pooled().sha256()
-    assert federation.depth == (1 if n_parties <= fan_in else int(np.ceil(np.log(n_parties) / np.log(fan_in) - 1e-9)))
     assert len(federation.party_seconds) == n_parties
     assert federation.traffic.replied == federation.traffic.asked == n_parties
+
+
+def test_a_federation_of_all_phases_is_that_of_the_package():
+    plan = HashPlan(5, 3, 90, "auto", hash_dim=40)
+    options = RunOptions(spec=plan, classes=CLASSES, min_parties=5)
+    here, expected = runner.federate(options, parties_of(5)).run, federate(options, parties_of(5))
+    assert here.model.model_.sha256() == expected.model.model_.sha256()
+    # Bytes but for the parties' names, which are here those of the traffic.
+    assert here.traffic.keys() == expected.traffic.keys()
+    assert here.num_rounds == expected.num_rounds
 
 
 def test_the_order_of_the_parties_does_not_matter():
     parties = parties_of(23)
     shuffled = [parties[i] for i in np.random.default_rng(5).permutation(23)]
-    one, other = (run(order, fan_in=3) for order in (parties, shuffled))
+    one, other = (run(order) for order in (parties, shuffled))
     assert one.model.counts_ == other.model.counts_
     assert one.model.decay_ == other.model.decay_
     assert one.traffic == other.traffic
 
 
-@given(n=st.integers(1, 400), fan_in=st.integers(2, 9), start=st.integers(0, 5))
-def test_groups_are_a_partition_of_few_parts(n, fan_in, start):
-    groups = runner.groups_of(n, fan_in, start)
-    assert [i for group in groups for i in group] == list(range(start, start + n))
-    assert len(groups) <= fan_in
-
-
-def test_bytes_are_those_of_the_parties_in_every_tree():
-    flat, deep = (run(parties_of(20), fan_in=fan_in).traffic for fan_in in (20, 2))
-    assert flat == deep
-    assert flat.up > 20 * 3 * 40  # a byte for every count, at least
-
-
-@pytest.mark.parametrize("fan_in", [2, 30])
-def test_a_party_that_refuses_is_named(fan_in):
+def test_a_party_that_refuses_is_named():
     parties = parties_of(20)
     parties[13] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
     with raises(AggregationError) as caught:
-        run(parties, fan_in=fan_in)
+        run(parties)
     assert caught.value.missing.keys() == {"Basel"}
     assert caught.value.missing["Basel"].startswith("declined: y: ")
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"fan_in": 1}, "fan_in"),
-        ({"where": "cloud"}, "where"),
-        ({"decay": 2.0}, "decay"),
-        ({"spec": HashPlan(5, 3, scaling="auto", hash_dim=40)}, "spec"),
-        ({"spec": [SPEC, replace(SPEC, seed=4)]}, "spec"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "field"), [({"where": "cloud"}, "where"), ({"decay": 2.0}, "decay")])
 def test_wrong_settings_are_named(changes, field):
     with raises(ConfigError, field=field):
         run(parties_of(3), **changes)
@@ -129,25 +114,25 @@ def test_wrong_settings_are_named(changes, field):
 def test_parties_have_to_be_there_and_differ():
     with raises(ConfigError, field="parties", got="none"):
         run([])
-    with raises(ConfigError, field="parties", expected="different names"):
+    with raises(ConfigError, field="parties", expected="at least one, of different names"):
         run([party_of(*points(3), name="Basel")] * 2)
 
 
-def test_noisy_counts_go_to_the_root(tmp_path):
+def test_noisy_counts_are_added(tmp_path):
     pytest.importorskip("dp_accounting")
     from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
     from flwr_flynn.privacy.ledger import Budget, Policy
 
     mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, n_classes=3, epsilon=1.0), seed=5)
     parties = parties_of(6, budget=lambda i: Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"])))
-    model = run(parties, fan_in=2, mechanism=mechanism).model
+    model = run(parties, mechanism=mechanism).model
     assert model.counts_.noise_variance == pytest.approx(6 * mechanism.noise_sd**2)
     assert model.guarantee_ == mechanism.guarantee()
 
 
 def test_ray_gives_the_bits_of_one_process(on_ray):
     parties = parties_of(17)
-    here, there = run(parties, fan_in=4), run(parties, on_ray, fan_in=4)
+    here, there = run(parties), run(parties, on_ray)
     assert there.model.counts_ == here.model.counts_ == pooled()
     assert there.traffic.asked == 17
     assert there.model.decay_ == here.model.decay_
@@ -161,7 +146,7 @@ def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
     dying = Dying(lambda _: Samples(X[mine], y[mine]), PartyOptions(name="party-4"))
     dying.mark = str(tmp_path / "died")
     parties[4] = dying
-    federation = run(parties, on_ray, fan_in=3)
+    federation = run(parties, on_ray)
     assert os.path.exists(dying.mark)
     assert federation.model.counts_ == pooled()
 
@@ -170,18 +155,22 @@ def test_a_refusal_on_ray_is_named_too(on_ray):
     parties = parties_of(6)
     parties[5] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
     with raises(AggregationError) as caught:
-        run(parties, on_ray, fan_in=2)
+        run(parties, on_ray)
     assert caught.value.missing.keys() == {"Basel"}
 
 
-def test_ctrl_c_ends_what_is_under_way(on_ray):
-    def stop():
-        raise KeyboardInterrupt
+def test_all_phases_run_on_ray(on_ray):
+    options = RunOptions(spec=HashPlan(5, 3, 90, "auto", hash_dim=40), classes=CLASSES, min_parties=5)
+    here, there = (runner.federate(options, parties_of(5), where) for where in ("process", on_ray))
+    assert there.model.model_.sha256() == here.model.model_.sha256()
+    assert there.run.traffic == here.run.traffic
 
-    on_ray.on_answer = stop
-    promises = [on_ray.answer(party, {})[1] for party in parties_of(4)]
-    with pytest.raises(KeyboardInterrupt):
-        on_ray.answered(promises)
+
+def test_what_is_under_way_ends_with_the_one_who_asks(on_ray):
+    parties = [on_ray.put(party) for party in parties_of(4)]
+    answers = on_ray.answers((party, on_ray.put(({}, ()))) for party in parties)
+    next(answers)
+    answers.close()
     assert run(parties_of(4), on_ray).model.counts_ == pooled()
 
 

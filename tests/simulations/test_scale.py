@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from simulations import __main__ as command
 from simulations import scale
-from simulations.__main__ import EXPERIMENTS
+from tests.simulations.tables import read
 
 
 @pytest.mark.slow
@@ -25,9 +26,15 @@ def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells a process's share of memory")
 def test_memory_of_processes_is_that_of_those_with_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_bytes", lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"")
-    assert scale.Memory("/here")._size(os.getpid()) > 2**20
-    assert scale.Memory("/there")._size(os.getpid()) == 0
+    assert scale.Watch(Path("/here")).sizes()[os.getpid()] > 2**20
+    assert not scale.Watch(Path("/there")).sizes()
 
 
-def test_the_experiment_is_listed() -> None:
-    assert "scale" in EXPERIMENTS
+@pytest.mark.slow
+def test_a_federation_has_the_counts_of_the_pooled_samples(tmp_path: Path) -> None:
+    assert command.main(["scale", "--quick", "--where", "process", "--out", str(tmp_path)]) == 0
+    rows = read(tmp_path / "federations.csv")
+    assert [(row["where"], row["parties"], row["pooled"]) for row in rows] == [
+        ("process", "10", "the same"), ("process", "100", "the same"),
+    ]  # fmt: skip
+    assert rows[0]["sha256"] in (tmp_path / "summary.md").read_text(encoding="utf-8")

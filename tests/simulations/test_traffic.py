@@ -11,9 +11,9 @@ from flwr_flynn.federated import codec
 from simulations import __main__ as command
 from simulations import traffic
 from simulations.gradients import Recipe
-from simulations.results import Cells
 from simulations.splits import Parts, Share, deal_out
 from simulations.splits import read as read_set
+from simulations.study import Cells
 from simulations.traffic import Plan
 from tests.simulations.tables import read
 
@@ -149,8 +149,6 @@ def test_the_summary_says_what_was_not_reached():
 
 
 def test_sets_without_a_file_are_left_out(tmp_path):
-    assert traffic.source_of("digits", None) == "digits"
-    assert traffic.source_of("mnist", None) is None
     assert list(traffic.party_rows(traffic.PAPER_SHAPES[2], tmp_path, 100)) == []
     letters = traffic.PAPER_SHAPES[1]
     generator = np.random.default_rng(0)

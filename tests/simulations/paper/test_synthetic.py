@@ -1,0 +1,83 @@
+"""`python -m simulations synthetic` in miniature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulations import __main__ as command
+from simulations import methods
+from simulations.baselines import KNN, KNN_AS_IS
+from simulations.methods import FLYNN, PAPER
+from simulations.paper import synthetic
+from simulations.paper.synthetic import CASES, SHOWN, Plan
+from tests.simulations.tables import read
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished run on small data sets, and what it was run with."""
+    out = tmp_path_factory.mktemp("synthetic")
+    small = tuple(replace(case, n=150) for case in (CASES[0], CASES[3]))
+    plan = Plan(2, 0, replace(synthetic.QUICK.settings, folds=3, draws=2, largest_dim=256))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "CASES", small)
+        patch.setattr(synthetic, "QUICK", plan)
+        assert command.main(["synthetic", "--quick", "--out", str(out)]) == 0
+    return out, small, plan
+
+
+def test_there_is_a_row_for_every_data_set_and_method(finished):
+    folder, small, plan = finished
+    rows = read(folder / "synthetic.csv")
+    assert {(row["case"], row["seed"], row["method"]) for row in rows} == {
+        (case.name, str(seed), name) for case in small for seed in range(plan.sets) for name in (KNN_AS_IS, KNN, *SHOWN)
+    }
+    for row in rows:
+        for column, name in (("normalised", KNN_AS_IS), ("by best kNN", KNN)):
+            knn = next(r for r in rows if (r["case"], r["seed"], r["method"]) == (row["case"], row["seed"], name))
+            assert float(row[column]) == pytest.approx(1 - float(row["mean"]) / float(knn["mean"]))
+
+
+def test_the_summary_puts_the_printed_figures_beside_ours(finished):
+    text = (finished[0] / "summary.md").read_text(encoding="utf-8")
+    assert "python -m simulations synthetic --quick" in text
+    assert "+0.11 ± 0.05" in text  # 1-NN in the first line of Table 1
+    assert "FlyNN (paper), ours" in text
+    assert str(finished[0]) not in text
+    assert (finished[0] / "synthetic.png").stat().st_size > 20_000
+
+
+def test_finished_data_sets_are_kept(finished, monkeypatch, capsys):
+    folder, small, plan = finished
+    before = read(folder / "synthetic.csv")
+    monkeypatch.setattr(synthetic, "CASES", small)
+    monkeypatch.setattr(synthetic, "QUICK", plan)
+    monkeypatch.setattr(methods, "call", lambda *_: pytest.fail("computed again"))
+    assert command.main(["synthetic", "--quick", "--out", str(folder)]) == 0
+    assert read(folder / "synthetic.csv") == before
+    assert f"written: {(folder / 'summary.md').resolve()}" in capsys.readouterr().out
+
+
+def test_the_table_holds_means_and_spreads():
+    case = CASES[0]
+    rows = [
+        {"case": case.name, "method": name, "mean": 0.8, "normalised": value, "by best kNN": value}
+        for name in (KNN_AS_IS, KNN, *SHOWN)
+        for value in (0.1, 0.3)
+    ]
+    (line,) = synthetic.table(rows)
+    assert line["FlyNN (paper), ours"] == f"+0.20 ± {np.std([0.1, 0.3], ddof=1):.2f}"
+    assert (line["sets"], line["FlyNN (paper), printed"]) == (2, "-0.05 ± 0.02")
+    assert {PAPER, FLYNN} < set(SHOWN)
+
+
+def test_the_lines_are_those_of_both_tables():
+    assert len([case for case in CASES if "1" in case.tables]) == 6
+    assert sorted(case.ones for case in CASES if "6" in case.tables) == [10, 20, 30, 40]
+    data = CASES[0].data_set(3, folds=5)
+    assert data.X.shape == (1000, 50)
+    assert data.n_classes == 5
+    assert data.digest == CASES[0].data_set(3, folds=5).digest
