@@ -204,7 +204,7 @@ _CODE = {job.modules: code_digest(*job.modules) for job in methods.JOBS.values()
 
 
 def call(task: tuple[str, Problem, Settings]) -> tuple[list[Row], float]:
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     name, problem, settings = task
     start = time.perf_counter()

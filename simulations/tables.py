@@ -145,7 +145,7 @@ def scores(method: str, frame: pd.DataFrame, y: Array, n_folds: int) -> list[Row
     import warnings
 
     from sklearn.model_selection import StratifiedKFold
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     rows = []
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=0)

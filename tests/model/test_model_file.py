@@ -283,7 +283,7 @@ def test_small_files_do_not_take_much_memory(path):
         {"header": set_to("members", 0, "spec", "hash_dim", value=2**31 - 1)},
         {"header": set_to("members", 0, "spec", value=wide | {"row_nnz": 2**31 - 1})},
         {"header": set_to("members", 0, "spec", value=wide)},
-        {"header": b'{"format": 10, "members": ' + b" " * 2**26 + b"}"},
+        {"header": b'{"format": 11, "members": ' + b" " * 2**26 + b"}"},
         {"counts": np.zeros((3, 2**24), np.uint8)},
     ]
     content = path.read_bytes()
