@@ -18,7 +18,7 @@ EXPERIMENTS = {
     "membership": "an attacker who asks who was among the training samples, with and without noise",
     "tables": "mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests and kNN",
     "figures": "AUROC, calibration and losses of a run beside scikit-learn, and the coverage of their intervals",
-    "gram": "what a Gram matrix adds, what it claims beside fresh samples, and what its parts are worth",
+    "gram": "what a Gram matrix adds, and what its parts are worth",
     "probabilities": "log-loss, Brier score, calibration beside boosting, a calibrated forest and logistic regression",
     "ablation": "the gain by scoring rule, committee, scaling and choice of decay",
 }

@@ -1,16 +1,15 @@
-"""Gram matrix of effort "thorough": what it adds to the committee, what it claims, and what its parts are worth.
+"""Gram matrix of effort "thorough": what it adds to the committee, and what its parts are worth.
 
-Balanced accuracy, means of draws: each draws training samples from a set, stratified, and tests on all others, up to
-1000. "change" is the accuracy with the Gram matrix less that of the committee. "its error" is the standard error by the
-draws alone: too small, as draws of a set share samples (all of them are from a subsample of 1000 more than are drawn).
-"claimed" is the leave-one-out balanced accuracy of the Gram matrix's scores, which are chosen by its log-loss, and
-"fresh" that of the same scores on the test samples. Training samples are four fifths of a set at most: fewer than a
-table says, in small sets. Sets are those of the folder, and six generated families (`simulations.families`), which
-nothing was chosen on, beside forest and boosting with balanced weights.
+Means of draws: each draws training samples from a set, stratified, and tests on all others, up to 1000. "change" is the
+balanced accuracy with the Gram matrix less that of the committee. "its error" is the standard error by the draws alone:
+too small, as draws of a set share samples (all of them are from a subsample of 1000 more than are drawn). Training
+samples are four fifths of a set at most: fewer than a table says, in small sets. Sets are those of the folder, and six
+generated families (`simulations.families`), which nothing was chosen on, beside forest and boosting with balanced
+weights.
 
-The parts, each put in the place of what is built, with the same sums: leverages of samples from 0, 32, 128 or all
-directions in the place of 256 (0: by the distance from the mean alone; all: exact); half of the weight for the Gram
-matrix, or all of it. Finished pieces are kept under the output folder.
+The parts, each put in the place of what is built: rows of one kind alone; half and twice as many rows; all samples of
+the same weight; and the Gram matrix without the committee. Log-loss is that of the probabilities with all classes alike. Finished pieces
+are kept under the output folder.
 """
 
 from __future__ import annotations
@@ -19,17 +18,16 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import log_softmax
 
-from flwr_flynn import FlyNNClassifier
-from flwr_flynn.model.gram import DIRECTION_UNIT, GramFit, GramMatrix, LeverageModel
-from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.selection import N_LEFT_OUT, kept
+from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn.model.gram import GramMatrix, LearnedGram
+from flwr_flynn.model.gram_scoring import MOST_ROWS, GramScoring
 from simulations import baselines
 from simulations.accuracy import drawn, load_problems, make_problem
 from simulations.families import FAMILIES
@@ -50,78 +48,58 @@ from simulations.results import (
 
 Array = npt.NDArray[Any]
 
-BUILT = "as built"
-DIRECTIONS = {"0 directions": 0, "32 directions": 32, "128 directions": 128, "all directions": -1}
-SHARES = {"all of the weight": 1.0}
+BUILT, ALONE = "as built", "without the committee"
+KINDS = ("bumps", "steps", "waves", "scaled", "ones")
+ROWS = {"half of the rows": 0.5, "twice the rows": 2.0}
+ALIKE = "samples alike"
 TREES = ("forest", "boosting")
-VARIANTS = (BUILT, *DIRECTIONS, *SHARES)
+VARIANTS = (BUILT, *(f"{kind} alone" for kind in KINDS), *ROWS, ALIKE, ALONE)
 _MOST_TEST = 1000
 _TRAINING = 2250  # samples of all draws of a size together, at least: small sizes vary most
 _CODE = code_digest(*MODEL, "simulations.gram", "simulations.accuracy", "simulations.families", "simulations.baselines")
 
 
-def leverage_by(fit: GramFit, matrix: GramMatrix, n_directions: int) -> LeverageModel:
-    """The leverages of a regression by another number of directions; all for a negative one."""
-    model = fit.leverage
-    if n_directions < 0:
-        totals = matrix.sums.sum(axis=0)
-        values, vectors = np.linalg.eigh(matrix.square - np.outer(totals, totals) / matrix.n_per_class.sum())
-        directions = np.rint(vectors / DIRECTION_UNIT).astype(np.int32)
-        return model._replace(
-            directions=directions,
-            eigenvalues=np.maximum(values, 0.0),
-            residual=0.0,
-            residual_leverage=np.zeros_like(model.strengths),
-        )
-    values, rest = np.split(model.eigenvalues, [n_directions])
-    residual = model.residual + rest.sum()
-    freedom = model.residual * model.residual_leverage + (rest / (rest + model.strengths[:, None])).sum(axis=1)
-    return model._replace(
-        directions=model.directions[:, :n_directions],
-        eigenvalues=values,
-        residual=float(residual),
-        residual_leverage=freedom / residual if residual > 0 else np.zeros_like(freedom),
-    )
+def resized(specs: Sequence[HashSpec], n_rows: int) -> list[HashSpec]:
+    """The hashes with so many rows together, and the same share of winners."""
+    rows = n_rows // len(specs)
+    return [replace(each, hash_dim=rows, hash_nnz=rows * each.hash_nnz // each.hash_dim) for each in specs]
 
 
-def scorings(model: FlyNNClassifier, X: Array, y: Array) -> Iterator[tuple[str, GramScoring | None]]:
+def scorings(gram: LearnedGram | None, X: Array, y: Array) -> Iterator[tuple[str, GramScoring | None]]:
     """The scores of a Gram matrix, with each of its parts exchanged in turn. `y` are indices of all classes."""
-    built, n_classes = model.model_.gram, len(model.classes_)
-    yield BUILT, built
-    if built is None:
+    yield BUILT, gram and gram.scoring
+    if gram is None:
         return
-    yield from ((name, replace(built, share=share)) for name, share in SHARES.items())
-    assert model._gram is not None
-    matrix = model._gram.sums
-    fit = GramFit.of(matrix)
-    left_out = kept(X, y, matrix.n_per_class, N_LEFT_OUT)
-    n_per_class = np.bincount(y[left_out], minlength=n_classes)
-    for name, n_directions in DIRECTIONS.items():
-        other = replace(fit, leverage=leverage_by(fit, matrix, n_directions))
-        tables = other.tables(built.specs, X[left_out], y[left_out])
-        found = other.scoring(built.specs, n_per_class, *tables)
-        yield name, found and replace(found, share=built.share)
+    specs, n_classes = gram.scoring.specs, len(gram.weights)
+    n_rows = sum(spec.hash_dim for spec in specs)
+    others = {name: resized(specs, min(int(times * n_rows), MOST_ROWS)) for name, times in ROWS.items()}
+    if len(specs) == len(KINDS):
+        others |= {f"{k} alone": resized([spec], n_rows) for k, spec in zip(KINDS, specs, strict=True)}
+    for name, other in others.items():
+        yield name, getattr(LearnedGram.of(other, X, y, n_classes), "scoring", None)
+    alike = (1,) * n_classes
+    yield ALIKE, GramMatrix.from_data(specs, alike, X, y).scoring(specs, alike)
 
 
 def draw_row(X: Array, y: Array, X_test: Array, y_test: Array, rows: int | None, has_trees: bool) -> Row:
-    """Balanced accuracies of the variants in one draw, and of trees."""
+    """Balanced accuracies and log-losses of the variants in one draw, and balanced accuracies of trees."""
     n_classes = int(max(y.max(), y_test.max())) + 1
+    row: Row = {}
 
-    def recall(predicted: Array) -> float:
-        return float(baselines.balanced_accuracy(y_test, predicted, n_classes))
+    def judge(name: str, scores: Array) -> None:
+        odds, true = log_softmax(scores, axis=1), np.searchsorted(model.classes_, y_test)
+        row[name] = float(baselines.balanced_accuracy(y_test, model.classes_[odds.argmax(axis=1)], n_classes))
+        row[f"{name}: log-loss"] = float(-odds[np.arange(len(true)), true].mean())
 
     model = FlyNNClassifier(effort="thorough", gram=rows, class_weight="balanced").fit(X, y)
-    inputs, codes = X, np.unique(y, return_inverse=True)[1].astype(np.int64)
-    row: Row = {}
-    for name, scoring in [("committee", None), *scorings(model, inputs, codes)]:
-        whole = FlyNNClassifier.from_model(replace(model.model_, gram=scoring))
-        row[name] = recall(whole.predict(X_test))
-        if scoring is not None:
-            scores = scoring.log_odds(X_test)
-            row[f"{name}: claimed"] = scoring.accuracy
-            row[f"{name}: fresh"] = recall(model.classes_[scores.argmax(axis=1)])
+    codes = np.unique(y, return_inverse=True)[1].astype(np.int64)
+    for name, scoring in [("committee", None), *scorings(model._gram, X, codes)]:
+        judge(name, replace(model.model_, gram=scoring).scores(X_test))
+        if name == BUILT and scoring is not None:
+            judge(ALONE, scoring.log_odds(X_test))
     for kind in TREES if has_trees else ():
-        row[kind] = recall(baselines.centralised(kind, y, seed=0, threads=1).fit(X, y).predict(X_test))
+        predicted = baselines.centralised(kind, y, seed=0, threads=1).fit(X, y).predict(X_test)
+        row[kind] = float(baselines.balanced_accuracy(y_test, predicted, n_classes))
     return row
 
 
@@ -143,7 +121,7 @@ def by_set(rows: Sequence[Row]) -> list[Row]:
     frame["change"] = frame[BUILT] - frame["committee"]
     groups = frame.groupby(["samples", "set"], sort=False)
     means = groups.mean().assign(**{"its error": groups["change"].sem()}).reset_index()
-    shown = {BUILT: "with Gram matrix", f"{BUILT}: claimed": "claimed", f"{BUILT}: fresh": "fresh"}
+    shown = {BUILT: "with Gram matrix"}
     columns = ["set", "samples", "committee", *shown.values(), "change", "its error", *TREES]
     table = means.rename(columns=shown)[columns]
     return [{k: v for k, v in line.items() if k not in TREES or v == v} for line in table.to_dict("records")]
@@ -153,11 +131,10 @@ def by_size(lines: Sequence[Row], most: float = 0.01) -> list[Row]:
     """Means of all sets, a line for each size."""
     table = []
     for n, group in pd.DataFrame(lines).groupby("samples"):
-        error = (group["claimed"] - group["fresh"]).dropna()
         below = [f"{line['set']} {line['change']:.3f}" for _, line in group.iterrows() if line["change"] < -most]
         row: Row = {"samples": n, "sets": len(group)} | group[["committee", "with Gram matrix"]].mean().to_dict()
         row |= {f"below by more than {most}": ", ".join(below) or "none"}
-        table.append(row | {"claimed - fresh": float(error.mean()), "its size": float(error.abs().mean())})
+        table.append(row)
     return table
 
 
@@ -169,8 +146,7 @@ def by_variant(rows: Sequence[Row]) -> list[Row]:
         means = group.groupby("set").mean(numeric_only=True)
         for name in VARIANTS:
             row: Row = {"samples": n, "variant": name, "accuracy": float(means[name].mean())}
-            error = (means[f"{name}: claimed"] - means[f"{name}: fresh"]).abs().mean()
-            table.append(row | {"size of claimed - fresh": "the same" if name in SHARES else float(error)})
+            table.append(row | {"log-loss": float(means[f"{name}: log-loss"].mean())})
     return table
 
 
@@ -201,30 +177,10 @@ def main(arguments: list[str]) -> None:
     write_csv(folder / "sets.csv", lines)
     sizes = by_size(lines)
     print(text_table(sizes), text_table(variants), sep="\n\n")
-    _plot(lines, folder / "claims.png")
-    parts = [about(__doc__), markdown_table(sizes), "![claims](claims.png)", "## Parts", markdown_table(variants)]
+    parts = [about(__doc__), markdown_table(sizes), "## Parts", markdown_table(variants)]
     for n in sorted({line["samples"] for line in lines}):
         of_size = [{k: v for k, v in line.items() if k != "samples"} for line in lines if line["samples"] == n]
         families = [line for line in of_size if TREES[0] in line]
         rest = [line for line in of_size if TREES[0] not in line]
         parts += [f"## {n} training samples", markdown_table(families), markdown_table(rest)]
     write_summary(folder, "Gram matrix", "gram", arguments, time.perf_counter() - start, parts)
-
-
-def _plot(lines: Sequence[Row], path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure, (claims, gains) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    for n in sorted({line["samples"] for line in lines}):
-        of_size = [line for line in lines if line["samples"] == n]
-        claims.plot(
-            [line["fresh"] for line in of_size], [line["claimed"] for line in of_size], "o", label=f"{n} samples"
-        )
-        gains.plot(sorted(line["change"] for line in of_size), "o-", label=f"{n} samples")
-    claims.axline((1, 1), slope=1, color="grey", linewidth=1)
-    claims.set(xlabel="balanced accuracy on fresh samples", ylabel="claimed by leave-one-out")
-    gains.axhline(0, color="grey", linewidth=1)
-    gains.set(xlabel="sets, in order", ylabel="change by the Gram matrix")
-    claims.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

@@ -28,10 +28,9 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram_scoring import BATCH, LARGEST_WEIGHT, UNIT, GramScoring, Table, responses
+from flwr_flynn.model.gram_scoring import BATCH, LARGEST_WEIGHT, LEVELS, UNIT, GramScoring, Table, responses
 from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.selection import content_shares
 
@@ -43,13 +42,12 @@ LARGEST_CLASS_WEIGHT = 64
 LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
 """Largest product of two responses of a sample, times its weight."""
 
-_MANY_ROWS = 2048  # from which a quarter of the rows win, and not half
+_MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))  # times the trace of the centred products of a fold
 _LESS = 0.25  # of the strength for both folds together: twice as many samples need less
-_BETWEEN = 0.2  # share of the covariance of the class means in that of the scores: scores have heavy tails
+_BETWEEN = 0.1  # share of the covariance of the class means in that of the scores: scores have heavy tails
 _ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
-_EXACT = 2**24  # integers up to here are exact in float32
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
@@ -60,7 +58,7 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
     """
     bases = [_by_relevance(each) for each in specs if each.row_weights or not each.coding] or [specs[0]]
     rows = n_rows // len(bases)
-    winners = rows // (2 if n_rows < _MANY_ROWS else 4)
+    winners = rows * (3 if n_rows < _MANY_ROWS else 2) // 8
     return tuple(replace(each, hash_dim=rows, hash_nnz=winners) for each in bases)
 
 
@@ -104,8 +102,8 @@ class GramMatrix(Tables):
         """Sums of samples, (n, d), with class indices, (n,), and the weights of the classes, (L,)."""
         n_rows, n_classes = sum(spec.hash_dim for spec in specs), len(weights)
         total, factors = cls.zeros(n_rows, n_classes), np.array(weights, np.float32)
-        # Integers up to 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
-        for rows in batches(len(y), min(BATCH, _EXACT // (LEVELS**2 * max(weights)))):
+        # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
+        for rows in batches(len(y), BATCH):
             every, folds = responses(specs, X[rows], n_jobs), (content_shares(X[rows]) < 0.5).astype(np.int64)
             for fold in range(N_FOLDS):
                 z, labels = every[folds == fold].astype(np.float32), y[rows][folds == fold]
@@ -215,8 +213,10 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
     weights, intercepts = both.regression(_LESS * share)
     # Of many classes, the scores of a sample differ most in those of its own class, of which the pooled covariance has
     # little: log probabilities are too large by about the root of the number of classes.
-    directions = np.linalg.solve(covariance, means.T) * math.sqrt(2 / len(means))
-    return weights @ directions, intercepts @ directions - (means.T * directions).sum(axis=0) / 2
+    centre = means.mean(axis=0)
+    apart = (means - centre).T
+    directions = np.linalg.solve(covariance, apart) * math.sqrt(2 / len(means))
+    return weights @ directions, (intercepts - centre) @ directions - (apart * directions).sum(axis=0) / 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
+from flwr_flynn.hashing import graded
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -40,6 +41,9 @@ MOST_SPECS = 5
 
 SHARE = 0.5
 """Weight of the log probabilities beside those of the members."""
+
+LEVELS = graded.LEVELS // 2
+"""Largest response: half of the grade, for fewer bytes."""
 
 BATCH = 2**12
 """Samples whose responses are held at a time, at most."""
@@ -114,5 +118,7 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
 
 
 def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-    """Graded responses of samples by all the hashes, (n, m) uint8, side by side."""
-    return np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+    """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down, side by side."""
+    found = np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+    found >>= 1
+    return found

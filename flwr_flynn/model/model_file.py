@@ -29,7 +29,7 @@ from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.noise_record import Release
 from flwr_flynn.tables.schema import Schema
 
-_FORMAT = 11
+_FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "members", "gram"}
 
 
@@ -172,7 +172,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
 
 def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
     if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
-        raise ModelFileError("gram", "specs and fingerprints", type(values).__name__)
+        raise ModelFileError("gram", "specs and fingerprints, with no figures as in 0.8", type(values).__name__)
     return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
 

@@ -1,44 +1,14 @@
-"""`python -m simulations gram`: leverages by any number of directions, the table of sets, and that of the parts."""
+"""`python -m simulations gram`: generated families, the table of sets, and that of the parts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from flwr_flynn.model.gram import GramFit, GramMatrix
-from flwr_flynn.model.gram_scoring import responses
 from simulations import __main__ as command
 from simulations import families, gram
 from simulations.families import FAMILIES
 from tests.simulations.tables import read
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    from flwr_flynn import HashSpec
-
-    specs = (HashSpec(12, 160, 4, 40, seed=1, signed=True, center=[1.0] * 12, scale=[1.0] * 12),)
-    X, y = FAMILIES["heavy"](300, 3)
-    X = np.log(X)
-    matrix = GramMatrix.from_data(specs, X, y, 4)
-    return responses(specs, X).astype(np.float64), matrix, GramFit.of(matrix)
-
-
-def test_leverages_by_all_directions_are_exact(fitted):
-    z, matrix, fit = fitted
-    found = gram.leverage_by(fit, matrix, -1).of(z, len(z))
-    centred = z - z.mean(axis=0)
-    for at, strength in enumerate(fit.leverage.strengths):
-        inverse = np.linalg.inv(centred.T @ centred + strength * np.eye(z.shape[1]))
-        np.testing.assert_allclose(found[:, at], 1 / len(z) + ((centred @ inverse) * centred).sum(axis=1), rtol=0.02)
-
-
-@pytest.mark.parametrize("n_directions", [0, 32])
-def test_the_mean_leverage_hardly_depends_on_the_number_of_directions(fitted, n_directions):
-    z, matrix, fit = fitted
-    found, built = gram.leverage_by(fit, matrix, n_directions).of(z, len(z)), fit.leverage.of(z, len(z))
-    np.testing.assert_allclose(found.mean(axis=0), built.mean(axis=0), rtol=0.06)
-    assert np.abs(found - built).max() > 1e-4
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -26,7 +26,6 @@ from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
@@ -36,7 +35,7 @@ from flwr_flynn.model.gram import (
     gram_specs,
     memory_of_gram,
 )
-from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
+from flwr_flynn.model.gram_scoring import LEVELS, GramScoring, checked_gram_specs
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -68,7 +67,7 @@ class GramRequest(RunRequest[GramMatrix]):
         return _n_rows(self.run)
 
     def to_config(self) -> dict[str, Scalar]:
-        return {**super().to_config(), key("class_weights"): json.dumps(self.weights)}
+        return {**super().to_config(), key("weights"): json.dumps(self.weights)}
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramRequest:
@@ -77,11 +76,11 @@ class GramRequest(RunRequest[GramMatrix]):
             checked_gram_specs(run.specs)
         except DataError as error:
             raise PayloadError(key("specs"), error.expected, error.got) from None
-        weights = config.json("class_weights", 30 * run.n_classes + 100)
+        weights = config.json("weights", 30 * run.n_classes + 100)
         is_list = isinstance(weights, list) and len(weights) == run.n_classes
         if not is_list or not all(type(each) is int and 1 <= each <= LARGEST_CLASS_WEIGHT for each in weights):
             expected = f"{run.n_classes} integers from 1 to {LARGEST_CLASS_WEIGHT}"
-            raise PayloadError(key("class_weights"), expected, "others")
+            raise PayloadError(key("weights"), expected, "others")
         n_rows = _n_rows(run)
         party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
         party.check_run(run, config, cls.phase, cls.disclosure(run))
