@@ -8,8 +8,8 @@ generated families (`simulations.families`), which nothing was chosen on, beside
 weights.
 
 The parts, each put in the place of what is built: rows of one kind alone; half and twice as many rows; all samples of
-the same weight; and the Gram matrix without the committee. Log-loss is that of the probabilities with all classes alike. Finished pieces
-are kept under the output folder.
+the same weight; and the Gram matrix without the committee. Log-loss is that of the probabilities with all classes
+alike. Finished pieces are kept under the output folder.
 """
 
 from __future__ import annotations

@@ -51,15 +51,18 @@ _NEVER = -(2**40)  # bias of a class without samples
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
-    """The hashes of a Gram matrix of about so many rows, one to five, from the candidates of a model.
+    """The hashes of a Gram matrix of so many rows, one to five, from the candidates of a model.
 
     They are those that look at the classes or have no rank codes. Rows with rank codes are drawn by the relevance of
     the features itself, where candidates have its root.
     """
     bases = [_by_relevance(each) for each in specs if each.row_weights or not each.coding] or [specs[0]]
-    rows = n_rows // len(bases)
-    winners = rows * (3 if n_rows < _MANY_ROWS else 2) // 8
-    return tuple(replace(each, hash_dim=rows, hash_nnz=winners) for each in bases)
+    eighths = 3 if n_rows < _MANY_ROWS else 2
+    sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
+    return tuple(
+        replace(each, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
+        for each, size in zip(bases, sizes, strict=True)
+    )
 
 
 def _by_relevance(spec: HashSpec) -> HashSpec:

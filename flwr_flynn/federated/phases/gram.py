@@ -23,7 +23,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
+from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.gram import (
@@ -88,10 +88,6 @@ class GramRequest(RunRequest[GramMatrix]):
             expected = "true (FlyNNClient: gram=True) to let the Gram matrix leave in clear"
             raise PrivacyError("node-config gram", expected, False)
         return cls(run, tuple(weights))
-
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        return EXACT if run.bound is None else SECURE
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         X, codes = party.inputs(self.run)

@@ -130,7 +130,7 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(monke
     run = in_process(options(replace(PLAN, n_examples=None, effort="thorough"), gram=None), parts())
     assert set(asked) == {(X.shape[1], 3, len(X))}
     assert run.model.model_.sha256() == pooled.model_.sha256()
-    assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [9] * 5
+    assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [9, 9, 10, 10, 10]
 
 
 # ---- parties that are lost and come back
