@@ -204,7 +204,7 @@ def gram_log_odds(z, y, weights, fold, new):
         if best is None or trace > best[0]:
             best = trace, k, means, within + 0.1 * between
     _, k, means, covariance = best
-    scores = regression(np.ones(len(z), bool), 2.0**-k / 4)(new)
+    scores = regression(np.ones(len(z), bool), 2.0**-k / 8)(new)
     inverse, centre = np.linalg.inv(covariance), means.mean(0)
     scores, means = scores - centre, means - centre
     odds = scores @ inverse @ means.T - np.einsum("li,ij,lj->l", means, inverse, means) / 2

@@ -13,12 +13,12 @@ SIZES = {
     "top level": 421,
     "tables": 1103,
     "hashing": 1186,
-    "model": 2653,
+    "model": 2654,
     "privacy": 1006,
-    "federated": 3825,
+    "federated": 3827,
     "flower": 884,
-    "app": 4179,
-    "all": 15257,
+    "app": 4184,
+    "all": 15265,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

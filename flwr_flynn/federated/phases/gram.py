@@ -85,7 +85,9 @@ class GramRequest(RunRequest[GramMatrix]):
         party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
         party.check_run(run, config, cls.phase, cls.disclosure(run))
         if run.bound is None and not party.options.gram:
-            expected = "true (FlyNNClient: gram=True) to let the Gram matrix leave in clear"
+            least = least_samples(party.options.min_examples)
+            of = f"the Gram matrix of classes of at least {least} samples"
+            expected = f"true (FlyNNClient: gram=True) to let {of} leave in clear"
             raise PrivacyError("node-config gram", expected, False)
         return cls(run, tuple(weights))
 
