@@ -15,10 +15,10 @@ SIZES = {
     "hashing": 1186,
     "model": 2654,
     "privacy": 1006,
-    "federated": 3827,
+    "federated": 3828,
     "flower": 884,
-    "app": 4184,
-    "all": 15265,
+    "app": 4188,
+    "all": 15270,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

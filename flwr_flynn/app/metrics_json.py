@@ -148,11 +148,12 @@ def refinement(run: Run) -> dict[str, Any] | None:
 
 
 def gram(run: Run) -> dict[str, Any] | None:
-    """Rows of the Gram matrix, True if its scores are used, and parties that are missing from it; None without it."""
+    """Size of the Gram matrix, True if its scores are used, and parties that are missing from it; None without it."""
     if (found := run.state.results.get("gram")) is None:
         return None
     missing = {"gram": found.missing} if found.missing else {}
-    return {"rows": found.n_rows, "used": found.scoring is not None, "missing": missing}
+    sizes = {"rows": found.n_rows, "examples": found.n_examples}
+    return {**sizes, "used": found.scoring is not None, "missing": missing}
 
 
 def _member(member: ModelMember) -> dict[str, Any]:
@@ -208,7 +209,9 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     if config.action != "train":
         return found
     results = {name: result for name, result in strategy.run.state.results.items() if name != "evaluation"}
-    if not complete or any(getattr(result, "missing", None) for result in results.values()):
+    second = gram(strategy.run)
+    is_partial = second is not None and second["examples"] < strategy.counts.n_examples  # small classes stayed at home
+    if not complete or is_partial or any(getattr(result, "missing", None) for result in results.values()):
         return {**found, "model_equal": None}
     party = party_of(raw, model.classes[codes], min_examples=config.min_examples, gram=True, n_jobs=-1)
     again = federate(_pooled_options(run_plan), [party]).model.model_

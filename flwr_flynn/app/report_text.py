@@ -114,7 +114,7 @@ def _gram_rows(report: Report) -> list[Row]:
     if (gram := report["gram"]) is None:
         return []
     none = "none: too few parties replied, or the regression failed"
-    text = f"{gram['rows']} rows, half of the weight" if gram["used"] else none
+    text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight" if gram["used"] else none
     return [("Gram matrix", text), *_phase_reasons(gram["missing"])]
 
 

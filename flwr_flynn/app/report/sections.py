@@ -150,7 +150,8 @@ def _tried(report: Report) -> Parts:
         said.append(f"Refinement: {count(refined['rounds'], 'noisy round')} under the guarantee of the counts.")
     if gram := report["gram"]:
         none = "not used, as too few parties replied or the regression failed"
-        text = f"{count(gram['rows'], 'row')}, half of the weight" if gram["used"] else none
+        sizes = f"{count(gram['rows'], 'row')} of {count(gram['examples'], 'sample')}"
+        text = f"{sizes}, half of the weight" if gram["used"] else none
         said.append(f"Gram matrix: {text}.")
     return [sentence(each) for each in said]
 

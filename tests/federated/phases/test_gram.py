@@ -520,6 +520,7 @@ def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
     run = steps.rounds()
     assert not run.state.results["gram"].missing
     others = np.concatenate([np.flatnonzero(np.arange(240) % 4 != 3), kept[15:]])
+    assert run.state.results["gram"].n_examples == len(others) == run.counts.n_examples - 15
     weights = class_weights(SIZES - np.array([(Y[rows] == 0).sum() - 15, 0, 0]))
     expected, found = GramMatrix.from_data(OWN, weights, X[others], Y[others]).scoring(OWN, weights), scoring_of(run)
     assert expected is not None
