@@ -131,7 +131,7 @@ _BEHIND_SKRUB = (FOREST, LOGISTIC, KNN)
 def scores(method: str, frame: pd.DataFrame, y: Array, n_folds: int) -> list[Row]:
     """A row with the balanced accuracy of each fold, and seconds of fit and prediction together."""
     from sklearn.model_selection import StratifiedKFold
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     rows = []
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=0)

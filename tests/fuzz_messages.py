@@ -26,7 +26,7 @@ from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
+from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, MEMBER, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request, request_of
@@ -40,9 +40,9 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
-from flwr_flynn.model.gram import GramFit, GramMatrix, LearnedGram
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS
+from flwr_flynn.model.gram import GramMatrix, LearnedGram
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
+from flwr_flynn.model.gram_scoring import LEVELS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -68,13 +68,11 @@ WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, see
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 WEIGHTS = (COUNTS[3].array.T - 2).astype(np.int32)
-FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = LearnedGram.of(TWO.specs, X, CODES, len(CLASSES)).scoring
 SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
-    GramRequest(SECURE),
-    GramEvaluationRequest(SECURE, FITS[0]),
+    GramRequest(SECURE, (1, 2, 1)),
 ]
 FLOORED = [ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
@@ -208,8 +206,7 @@ def request_seeds() -> list[Request[Any]]:
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
         *SECURE_SUMS,
         evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,), refined=WEIGHTS),
-        *(GramRequest(run) for run in (RUN, TWO)),
-        *(GramEvaluationRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
+        *(GramRequest(run, (1, 2, 1)) for run in (RUN, TWO)),
         evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
         evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),
         evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,)),
@@ -328,7 +325,7 @@ class Parties:
             raise PayloadError("declined")
 
 
-RESULTING = ("selection", "gram", "gram evaluation", "evaluation")
+RESULTING = ("selection", "gram", "evaluation")
 CLASSES_SENT = json.dumps(CLASSES)
 
 
@@ -601,7 +598,7 @@ def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[
     return use
 
 
-PAIRING, TRYING = (Server(stopped(n, gram=24), EVALUATE) for n in (0, 1))
+PAIRING = Server(stopped(0, gram=24), EVALUATE)
 
 
 def after_evaluation(total: Any, result: Any) -> None:
@@ -617,25 +614,15 @@ def after_selection(total: Any, selection: Any) -> None:
 
 
 def after_pairs(total: Any, result: Any) -> None:
-    np.testing.assert_array_equal(total.n_per_class, np.bincount(CODES))
-    assert (total.sums <= 15 * total.n_per_class[:, None]).all()
-    fit = result.fit
-    assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_GRAM_WEIGHT
-    assert np.abs(fit.bias).max() <= LARGEST_BIAS
-    assert all(np.isfinite(each).all() for each in fit.leverage)
-
-
-def after_trial(total: Any, result: Any) -> None:
-    left_out, correct, _ = total.tables
-    assert (correct <= left_out).all()
-    assert (result.scoring is None) == (not left_out.any())
-    assert result.scoring is None or (0 <= result.scoring.accuracy <= 1 and 0 < result.scoring.share < 1)
+    np.testing.assert_array_equal(total.n_per_class.sum(axis=0), np.bincount(CODES))
+    assert (total.sums <= LEVELS * total.n_per_class[:, :, None]).all()
+    scoring = result.scoring
+    assert scoring is None or np.abs(scoring.weights.astype(np.int64)).max() <= LARGEST_GRAM_WEIGHT
 
 
 LAYOUTS: dict[str, tuple[Server, Callable[[Any, Any], object]]] = {
     "selection": (SELECTING, after_selection),
     "gram": (PAIRING, after_pairs),
-    "gram evaluation": (TRYING, after_trial),
     "evaluation": (EVALUATING, after_evaluation),
 }
 

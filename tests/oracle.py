@@ -174,3 +174,38 @@ def predict(hashes, counts, decay):
         scores = [sum(decay ** int(row[bit]) for bit in bits) for row in counts]
         predicted.append(scores.index(min(scores)))
     return predicted
+
+
+def gram_log_odds(z, y, weights, fold, new):
+    """Log probabilities of new responses by regressions on the samples of each fold and of both, one by one."""
+    n_classes = len(weights)
+    targets = np.eye(n_classes)[y]
+
+    def regression(of, share):
+        own = weights[y[of]][:, None]
+        mean, level = (own * z[of]).sum(0) / own.sum(), (own * targets[of]).sum(0) / own.sum()
+        centred = z[of] - mean
+        products = centred.T @ (own * centred)
+        strength = share * np.trace(products)
+        found = np.linalg.solve(products + strength * np.eye(z.shape[1]), centred.T @ (own * (targets[of] - level)))
+        return lambda each: (each - mean) @ found + level
+
+    best = None
+    for k in range(6, 20, 2):
+        scores = np.empty((len(z), n_classes))
+        for of in (fold, ~fold):
+            scores[~of] = regression(of, 2.0**-k)(z[~of])
+        means = np.array([scores[y == label].mean(0) for label in range(n_classes)])
+        rest = scores - means[y]
+        within = rest.T @ (weights[y][:, None] * rest) / weights[y].sum()
+        between = np.cov(means.T, bias=True)
+        within += 1e-9 * (np.trace(within) + np.trace(between)) * np.eye(n_classes)
+        trace = np.trace(np.linalg.solve(within, between))
+        if best is None or trace > best[0]:
+            best = trace, k, means, within + 0.1 * between
+    _, k, means, covariance = best
+    scores = regression(np.ones(len(z), bool), 2.0**-k / 8)(new)
+    inverse, centre = np.linalg.inv(covariance), means.mean(0)
+    scores, means = scores - centre, means - centre
+    odds = scores @ inverse @ means.T - np.einsum("li,ij,lj->l", means, inverse, means) / 2
+    return odds * (2 / n_classes) ** 0.5

@@ -22,7 +22,7 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
-from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
+from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
@@ -32,7 +32,6 @@ from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts
 from tests.fakes import config_of, evaluation_of
@@ -48,7 +47,6 @@ EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _WEIGHTS = np.arange(72, dtype=np.int32).reshape(24, 3)
-_FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
 
 _ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, **_SHAPE))
 _SHARED_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, n_honest=2, **_SHAPE), _BOUND)
@@ -68,8 +66,7 @@ FITS: dict[str, Request[Any]] = {
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
-    "secure gram": GramRequest(SECURE),
-    "secure gram evaluation": GramEvaluationRequest(SECURE, _FIT),
+    "secure gram": GramRequest(SECURE, (1, 2, 1)),
     "secure evaluation": SecureEvaluationRequest(SECURE, _MODEL),
     "update exact": UpdateRequest(EXACT),
     "update secure exact": UpdateRequest(SECURE),
@@ -81,8 +78,7 @@ FITS: dict[str, Request[Any]] = {
 EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS, _CENTRE),
-    "gram": GramRequest(EXACT),
-    "gram evaluation": GramEvaluationRequest(EXACT, _FIT),
+    "gram": GramRequest(EXACT, (1, 2, 1)),
     "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }

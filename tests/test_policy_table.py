@@ -15,7 +15,7 @@ from tests.fakes import config_of
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-GRAM = {"gram", "gram evaluation"}
+GRAM = {"gram"}
 SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS

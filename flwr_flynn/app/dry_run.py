@@ -98,7 +98,12 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         (purpose == "update", "previous_path", None, "the file as it was counted, where samples have changed"),
         (purpose == "withdraw", "leave", True, "at the sites that leave; the others refuse this run"),
         (looks or "schema" in names, "min_examples", None, "classes and levels of fewer samples stay at home"),
-        (is_clear and "gram" in names, "gram", True, "consent to the Gram matrix in clear"),
+        (
+            is_clear and "gram" in names,
+            "gram",
+            True,
+            "consent to the Gram matrix in clear; classes of fewer than twice min-examples stay at home",
+        ),
         (run.is_secure and is_exact, "secure", None, "may be true: statistics leave in secure sums alone"),
         (run.is_plain and "counts" in names, "secure", False, "exact figures leave in clear; a site with true refuses"),
         (options.is_evaluated, "test_fraction", None, "share of the samples that the model is evaluated on"),

@@ -21,7 +21,7 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined, gram_of, model_of_members
+from flwr_flynn.federated.outcome import Refined, model_of_members
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
@@ -148,17 +148,12 @@ def refinement(run: Run) -> dict[str, Any] | None:
 
 
 def gram(run: Run) -> dict[str, Any] | None:
-    """Size, accuracy and weight of the Gram matrix, and parties that missed an exchange; None without them."""
-    found = {name: result for name, result in run.state.results.items() if name in ("gram", "gram evaluation")}
-    if "gram evaluation" not in found:
+    """Size of the Gram matrix, True if its scores are used, and parties that are missing from it; None without it."""
+    if (found := run.state.results.get("gram")) is None:
         return None
-    scoring = gram_of(run.state, run.options)
-    return {
-        "rows": found["gram"].fit.weights.shape[1],
-        "accuracy": None if scoring is None else scoring.accuracy,
-        "share": None if scoring is None else scoring.share,
-        "missing": {name: each.missing for name, each in found.items() if each.missing},
-    }
+    missing = {"gram": found.missing} if found.missing else {}
+    sizes = {"rows": found.n_rows, "examples": found.n_examples}
+    return {**sizes, "used": found.scoring is not None, "missing": missing}
 
 
 def _member(member: ModelMember) -> dict[str, Any]:
@@ -214,7 +209,9 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     if config.action != "train":
         return found
     results = {name: result for name, result in strategy.run.state.results.items() if name != "evaluation"}
-    if not complete or any(getattr(result, "missing", None) for result in results.values()):
+    second = gram(strategy.run)
+    is_partial = second is not None and second["examples"] < strategy.counts.n_examples  # small classes stayed at home
+    if not complete or is_partial or any(getattr(result, "missing", None) for result in results.values()):
         return {**found, "model_equal": None}
     party = party_of(raw, model.classes[codes], min_examples=config.min_examples, gram=True, n_jobs=-1)
     again = federate(_pooled_options(run_plan), [party]).model.model_

@@ -113,9 +113,8 @@ def _refinement_rows(report: Report) -> list[Row]:
 def _gram_rows(report: Report) -> list[Row]:
     if (gram := report["gram"]) is None:
         return []
-    text = "none: too few parties replied, or the regression failed"
-    if gram["accuracy"] is not None:
-        text = f"{gram['rows']} rows, leave-one-out {gram['accuracy']:.4f}, weight {gram['share']:.2f}"
+    none = "none: too few parties replied, or the regression failed"
+    text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight" if gram["used"] else none
     return [("Gram matrix", text), *_phase_reasons(gram["missing"])]
 
 

@@ -193,8 +193,8 @@ class ScoringSettings(RunSettings):
     class_weight: str = fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
     gram: str = _scored(
         "auto",
-        "rows of the hashes of a Gram matrix, 16 to 4096; 0: none; `auto`: by `effort`. A more accurate model by two "
-        "more exchanges, about a byte for each pair of rows; not with `epsilon`",
+        "rows of the hashes of a Gram matrix, 16 to 4096; 0: none; `auto`: by `effort`. A more accurate model by one "
+        "more exchange, about 1.5 bytes for each pair of rows; not with `epsilon`",
     )
     class_prior: bool = simulated(True, "simulated parties have their own class prior; deployed ones as they set it")
 

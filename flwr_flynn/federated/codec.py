@@ -26,7 +26,7 @@ from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS, GramScoring, checked_gram_specs
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, MOST_SPECS, GramScoring, checked_gram_specs
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as GRAM_WEIGHT
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights
@@ -177,10 +177,9 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
     """Config entries of scores from the Gram matrix, without their weights; none without them."""
     if gram is None:
         return {}
-    figures = [gram.bias.tolist(), *gram.figures.values()]
     prints = " ".join(flynn_hash(spec).fingerprint for spec in gram.specs)
     return {
-        key("gram"): json.dumps(figures),
+        key("gram"): json.dumps(gram.bias.tolist()),
         key("gram_specs"): deflated_specs(gram.specs, run.specs),
         key("gram_fingerprints"): prints,
     }
@@ -188,24 +187,20 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
 
 def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess) -> GramScoring:
     """Scores from the Gram matrix in a message that may come from anybody, with their weights as the one array."""
-    values = config.json("gram", 30 * run.n_classes + 200)
-    expected = "biases, temperature, share, accuracy and leverage"
-    if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
-        raise PayloadError(key("gram"), expected, type(values).__name__)
-    bias, *figures = values
-    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
-        raise PayloadError(key("gram"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
+    bias, expected = config.json("gram", 30 * run.n_classes + 200), f"{run.n_classes} biases up to {LARGEST_BIAS}"
+    if not isinstance(bias, list) or len(bias) != run.n_classes:
+        raise PayloadError(key("gram"), expected, len(bias) if isinstance(bias, list) else type(bias).__name__)
+    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
+        raise PayloadError(key("gram"), expected, "others")
     with refusing(key("gram")):
-        specs = checked_gram_specs(announced_specs(config, "gram_specs", 2, run.specs))
+        specs = checked_gram_specs(announced_specs(config, "gram_specs", MOST_SPECS, run.specs))
         n_rows = sum(spec.hash_dim for spec in specs)
         needed = sum(memory_needed(spec, run.n_classes) for spec in specs) + 64 * n_rows * run.n_classes
         party.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
         check_fingerprints(config, "gram_fingerprints", [flynn_hash(spec) for spec in specs])
         check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
         weights = unpack_signed(arrays[0], (n_rows, run.n_classes), GRAM_WEIGHT).astype(np.int32)
-        if any(type(each) not in (int, float) for each in figures):
-            raise PayloadError(key("gram"), expected, "other types")
-        return GramScoring(specs, weights, np.array(bias, np.int64), *figures)
+        return GramScoring(specs, weights, np.array(bias, np.int64))
 
 
 def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:

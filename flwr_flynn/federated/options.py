@@ -138,8 +138,8 @@ class RunOptions:
     accept_failures : bool, default=True
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
     gram : int, optional
-        Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
-        exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
+        Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by one more
+        exchange, of about 1.5 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
         0: none. Default: by the `effort` of a `HashPlan`.
     class_weight : "balanced", optional
         All classes are equally frequent for the model, as they always are with rule "novelty". Default: they are as

@@ -82,7 +82,7 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
-    result, saved = state.results.get("gram evaluation"), options.federation
+    result, saved = state.results.get("gram"), options.federation
     if result is not None:
         found: GramScoring | None = result.scoring
         return found

@@ -12,12 +12,12 @@ resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
 With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on come behind the
-counts. In a secure run phases "bins 1" to "bins 5"
-come before the columns, and all phases but the evaluation are on the train channel. Phase "gram" has "gram evaluation"
-behind it; a run that stopped there begins anew with the selection, one that stopped in a noisy round with the first of
-these. Left out are the schema without `learn_schema`; the columns without a plan that derives specs from them; the
-selection for one candidate, where nobody evaluates the model, and for noisy counts; gram without `gram` or effort
-"thorough"; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
+counts. In a secure run phases "bins 1" to "bins 5" come before the columns, and all phases but the evaluation are on
+the train channel. A run that stopped in phase "gram" begins anew with the selection, one that stopped in a noisy round
+with the first of these. Left out are the schema without `learn_schema`; the columns without a plan that derives specs
+from them; the selection for one candidate, where nobody evaluates the model, and for noisy counts; gram without `gram`
+or effort "thorough"; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole
+plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SAID = {
     "schema": "Columns and frequent texts: nobody is singled out, as min-examples rows must have a text.",
     "columns": "Every min-examples-th value of a column, by class: no row follows, but a value may be one person's.",
     "counts": "Sums by class: who is alone in a class is singled out, and a known row found, unless epsilon or secure.",
-    **dict.fromkeys(("selection", "gram evaluation"), "Scores summed over all rows: nobody is singled out of many."),
+    "selection": "Scores summed over all rows: nobody is singled out of many.",
     "gram": "Products of rows: a person may be singled out where rows are few, so they need gram=true or secure.",
     NOISY: "Sums with noise: nobody is singled out beyond the bound epsilon, which max-epsilon keeps.",
     SECURE: "A masked summand: nobody is singled out, as a server that follows the protocol (secure) reads sums alone.",
@@ -73,7 +73,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not is_selected),
         *((phase, True) for phase in noisy_refinement.noisy_refinements(options.run_spec)),
-        *((phase, options.has_gram) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
+        (gram.GRAM, options.has_gram),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]

@@ -73,9 +73,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.gram`; 0 is none. Default: by `effort`. Its sums stay, 4 bytes for each pair of rows: `partial_fit` and
-        `forget` change them and solve again, with ridge strength, temperature and weight as `fit` chose them. `merge`
-        drops it, and so do both after `load`: files have no sums.
+        `model.gram`; 0 is none. Default: by `effort`. Its sums stay, 8 bytes for each pair of rows: `partial_fit` and
+        `forget` change them and solve again, with the weights of the classes that `fit` chose. `merge` drops it, and so
+        do both after `load`: files have no sums.
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
     ignore, keep : sequence of str, default=()
@@ -325,7 +325,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         samples, gram = (X, codes, len(self.classes_), self.n_jobs), self._gram
         counts = [combine(each.counts, ClassCounts.from_data(each.hash, *samples)) for each in self.model_.members]
         if gram is not None:
-            gram = gram.changed(combine(gram.sums, GramMatrix.from_data(gram.scoring.specs, *samples)))
+            gram = gram.changed(
+                combine(gram.sums, GramMatrix.from_data(gram.scoring.specs, gram.weights, X, codes, self.n_jobs))
+            )
         self._set_counts(counts, gram)
 
     def _scoring(self, counts: ClassCounts, chosen: ScoringRule | None = None) -> ScoringRule:

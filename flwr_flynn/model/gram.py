@@ -1,18 +1,18 @@
-"""Gram matrix of graded responses: second-order statistics that add, and the ridge regression that follows from them.
+"""Gram matrix of graded responses: second-order statistics that add, and the classifier that follows from them.
 
 Counts look at one bit at a time. A Gram matrix has the sums, over samples, of the products of the graded responses of
-every two rows (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly, as
-counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
-responses follows from them (`model.ridge`), and its scores become part of the model (`model.gram_scoring`). Of neural
-features this is known as analytic federated learning (He et al. 2025).
+every two rows (`hashing.graded`), with the sums of the responses by class: integers that add exactly, so they are those
+of the pooled samples however these are split. Of neural features this is known as analytic federated learning (He et
+al. 2025).
 
-The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
-first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
-these is there.
+The rows are those of up to five candidates side by side, in equal parts. The products of a sample are multiplied by the
+weight of its class, see `class_weights`: else a rare class would have no say.
 
-Leave-one-out by the samples' own leverages decides on the ridge strength and the temperature. All classes count alike:
-else a rare one would have no say in the strength. A sample that is alone in its class, or whose
-leverage is above .9, counts as wrong.
+The samples are in two folds, by a hash of their content, and each fold has sums of its own. Ridge regression of the
+classes on the responses follows from the sums of one fold, and so do the class means and the pooled covariance of its
+scores on the other fold: an exact 2-fold cross-validation, without another look at a sample. The ridge strength is the
+one whose held-out scores separate the classes best, by the Hotelling-Lawley trace. The regression is then solved on
+both folds together, and linear discriminant analysis of the held-out scores turns its scores into log probabilities.
 """
 
 from __future__ import annotations
@@ -24,255 +24,212 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from threadpoolctl import threadpool_limits
 
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram_scoring import BATCH, LARGEST_LEVERAGE, LARGEST_WEIGHT, UNIT, GramScoring, Table, responses
-from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.portable import exp, log
-from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, MOST_THREADS, solve
-from flwr_flynn.model.scoring import TEMPERATURES, Scores
-from flwr_flynn.model.selection import LOSS_UNIT, MAX_LOSS, N_LEFT_OUT, kept
+from flwr_flynn.model.gram_scoring import BATCH, LARGEST_WEIGHT, LEVELS, UNIT, GramScoring, Table, responses
+from flwr_flynn.model.scoring import Scores
+from flwr_flynn.model.selection import content_shares
 
-LARGEST_PRODUCT = LEVELS**2
-"""Largest product of two responses of a sample."""
+N_FOLDS = 2
 
-GRAM_TEMPERATURES = tuple(each for each in TEMPERATURES if each <= 1.0)
-"""Temperatures that leave-one-out chooses from: scores are about 1 for the class of a sample and 0 for the others."""
+LARGEST_CLASS_WEIGHT = 64
+"""Largest weight of a sample of a class."""
 
-DIRECTION_UNIT = 2.0**-11
-"""Entry of a direction of the integer 1."""
+LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
+"""Largest product of two responses of a sample, times its weight."""
 
-MEAN_UNIT = 2.0**-8
-"""Mean response of the integer 1."""
-
-_SCORED = 2**8  # samples that are scored at a time
-_MOST_LEVERAGE = 0.9  # beyond, a sample counts as wrong
+_MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
+_STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))  # times the trace of the centred products of a fold
+_LESS = 0.125  # of the strength for both folds together: they have twice the samples, and the committee steadies them
+_BETWEEN = 0.1  # share of the covariance of the class means in that of the scores: scores have heavy tails
+_ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
-    """The hashes of a Gram matrix of so many rows, one or two, from the candidates of a model."""
-    coded = next((spec for spec in specs if spec.coding), None)
-    scaled = next((spec for spec in specs if spec.scale is not None and not spec.n_waves), None)
-    bases = [spec for spec in (coded, scaled) if spec is not None] or [specs[0]]
-    return tuple(replace(each, hash_dim=n_rows // len(bases), hash_nnz=n_rows // len(bases) // 4) for each in bases)
+    """The hashes of a Gram matrix of so many rows, one to five, from the candidates of a model.
+
+    They are those that look at the classes or have no rank codes. Rows with rank codes are drawn by the relevance of
+    the features itself, where candidates have its root.
+    """
+    bases = [_by_relevance(each) for each in specs if each.row_weights or not each.coding] or [specs[0]]
+    eighths = 3 if n_rows < _MANY_ROWS else 2
+    sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
+    return tuple(
+        replace(each, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
+        for each, size in zip(bases, sizes, strict=True)
+    )
+
+
+def _by_relevance(spec: HashSpec) -> HashSpec:
+    weights = spec.row_weights
+    return replace(spec, row_weights=tuple(max(1, round(each**2 / 255)) for each in weights)) if weights else spec
+
+
+def class_weights(n_per_class: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Weight of a sample of each class, about n ** -1/2 in quarters of that of the largest class, as integers."""
+    sizes = n_per_class.tolist()
+    largest = max(sizes)
+    found = [min(round(4 * math.sqrt(largest / size)), LARGEST_CLASS_WEIGHT) if size else 0 for size in sizes]
+    divisor = math.gcd(*found) or 1
+    return tuple(max(each // divisor, 1) for each in found)
 
 
 @dataclass(frozen=True, eq=False)
 class GramMatrix(Tables):
-    """Sums of the products of responses of every two rows, of responses by class, (L, m), and of samples, (L,).
+    """Sums of two folds of samples: weighted products of every two responses, responses by class, and samples.
 
-    The products are the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,).
+    The products of a fold are the upper triangle of an (m, m) matrix, row by row.
     """
 
     @classmethod
     def zeros(cls, n_rows: int, n_classes: int) -> GramMatrix:
         """Sums of no samples."""
-        shapes = (n_rows * (n_rows + 1) // 2,), (n_classes, n_rows), (n_classes,)
+        shapes = (N_FOLDS, n_rows * (n_rows + 1) // 2), (N_FOLDS, n_classes, n_rows), (N_FOLDS, n_classes)
         return cls(tuple(np.zeros(shape, np.int64) for shape in shapes))
 
     @classmethod
     def from_data(
         cls,
         specs: Sequence[HashSpec],
+        weights: Sequence[int],
         X: Any,
         y: npt.NDArray[np.int64],
-        n_classes: int,
         n_jobs: int | None = None,
         progress: Any = None,
     ) -> GramMatrix:
-        """Sums of samples, (n, d), with class indices, (n,)."""
-        n_rows = sum(spec.hash_dim for spec in specs)
-        total = cls.zeros(n_rows, n_classes)
+        """Sums of samples, (n, d), with class indices, (n,), and the weights of the classes, (L,)."""
+        n_rows, n_classes = sum(spec.hash_dim for spec in specs), len(weights)
+        total, factors = cls.zeros(n_rows, n_classes), np.array(weights, np.float32)
+        # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
         for rows in batches(len(y), BATCH):
-            # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly. Their sums
-            # pass through float64, which holds those of 10**13 samples.
-            z = responses(specs, X[rows], n_jobs).astype(np.float32)
-            is_of_class = (y[rows] == np.arange(n_classes)[:, None]).astype(np.float32)
-            products = z.T @ z
-            for row, at in _upper(n_rows):
-                np.add(total.products[at], products[row, row:], out=total.products[at], casting="unsafe")
-            total.sums[:] += (is_of_class @ z).astype(np.int64)
-            total.n_per_class[:] += np.bincount(y[rows], minlength=n_classes)
+            every, folds = responses(specs, X[rows], n_jobs), (content_shares(X[rows]) < 0.5).astype(np.int64)
+            for fold in range(N_FOLDS):
+                z, labels = every[folds == fold].astype(np.float32), y[rows][folds == fold]
+                products = z.T @ (z * factors[labels, None])
+                for row, at in _upper(n_rows):
+                    np.add(total.products[fold, at], products[row, row:], total.products[fold, at], casting="unsafe")
+                is_of_class = (labels == np.arange(n_classes)[:, None]).astype(np.float32)
+                total.sums[fold] += (is_of_class @ z).astype(np.int64)
+                total.n_per_class[fold] += np.bincount(labels, minlength=n_classes)
             if progress is not None:
-                progress(len(z))
+                progress(len(every))
         return total
 
     @property
-    def square(self) -> Table:
-        """The (m, m) matrix of the products."""
-        n_rows = self.sums.shape[1]
-        square = np.empty((n_rows, n_rows), np.int64)
-        for row, at in _upper(n_rows):
-            square[row, row:] = square[row:, row] = self.products[at]
-        return square
-
-    @property
     def products(self) -> Table:
-        """Upper triangle of the products, (m (m + 1) / 2,)."""
+        """Upper triangles of the weighted products, (2, m (m + 1) / 2)."""
         return self.tables[0]
 
     @property
     def sums(self) -> Table:
-        """Sums of the responses by class, (L, m)."""
+        """Sums of the responses by class, (2, L, m)."""
         return self.tables[1]
 
     @property
     def n_per_class(self) -> Table:
-        """Samples of each class, (L,)."""
+        """Samples of each class, (2, L)."""
         return self.tables[2]
 
-
-class LeverageModel(NamedTuple):
-    """The leverage of a sample at S ridge strengths, from its responses, see `model.ridge`.
-
-    The part along the directions is nearly exact. The part outside is q / (1 + q), as of any sample that is in the sums
-    itself (Sherman & Morrison 1950), with q in proportion to the squared distance: below 1 however far a sample is out.
-    """
-
-    directions: npt.NDArray[np.int32]  # (m, r), in units of `DIRECTION_UNIT`
-    mean: npt.NDArray[np.int32]  # (m,) mean responses of all samples, in units of `MEAN_UNIT`
-    eigenvalues: Scores  # (r,) sums of the squares of all samples' coordinates on the directions
-    residual: float  # sum of the squares of all samples' distances from the directions
-    strengths: Scores  # (S,)
-    residual_leverage: Scores  # (S,) for each unit of squared distance from the directions
-
-    def of(self, z: Scores, n_samples: int) -> Scores:
-        """Leverages of responses, (b, m), of some of so many samples: (b, S), from 1 / n."""
-        # Integers below 2**53 until they are scaled: exact in any order of the sums.
-        offset = self.mean @ self.directions.astype(np.float64)
-        coordinates = (z @ self.directions.astype(np.float64) - offset * MEAN_UNIT) * DIRECTION_UNIT
-        distances = ((z / MEAN_UNIT - self.mean) ** 2).sum(axis=1) * MEAN_UNIT**2
-        found = np.empty((len(z), len(self.strengths)))
-        mean = np.minimum(self.residual_leverage * (self.residual / n_samples), LARGEST_LEVERAGE)
-        odds, least = self.residual_leverage / (1.0 - mean), 1.0 / n_samples  # odds of the mean: mean / (1 - mean)
-        _add_up(coordinates * coordinates, distances, self.eigenvalues, self.strengths, odds, least, found)
-        return found
-
-    def mean_at(self, at: int, n_samples: int) -> float:
-        """Mean leverage of all samples at one of the strengths."""
-        along = math.fsum((self.eigenvalues / (self.eigenvalues + self.strengths[at])).tolist())
-        return min((1.0 + along + self.residual * float(self.residual_leverage[at])) / n_samples, LARGEST_LEVERAGE)
-
-
-@dataclass(frozen=True, eq=False)
-class GramFit:
-    """Ridge regression of the classes at S strengths: weights, (S, m, L) int32, biases, (S, L) int64, leverages.
-
-    `n_per_class`, (L,) int64, are the samples in the sums.
-    """
-
-    weights: npt.NDArray[np.int32]
-    bias: Table
-    n_per_class: Table
-    leverage: LeverageModel
-
-    @classmethod
-    def of(cls, matrix: GramMatrix, n_jobs: int | None = None, at: int | None = None) -> GramFit:
-        """The regression that a Gram matrix leads to, or one strength of it; the same on every machine."""
-        sizes = matrix.n_per_class.tolist()
-        n, by_class = max(sum(sizes), 1), matrix.sums.astype(np.float64)
-        totals = matrix.sums.sum(axis=0)
-        mean = totals / n
-        moments = np.ascontiguousarray((by_class - matrix.n_per_class[:, None] * mean).T)
-        found = solve(matrix.square - mean[:, None] * totals, moments, n, n_jobs, at)
-        rounded = np.clip(np.rint(found.weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
-        bias = []
-        for each in rounded:
-            reached = (totals.astype(object) @ each.astype(object)).tolist()  # Python integers: beyond int64
-            bias.append([(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)])
-        parts = found.directions.T / DIRECTION_UNIT, mean / MEAN_UNIT
-        directions, middle = (np.rint(each).astype(np.int32) for each in parts)
-        leverage = LeverageModel(
-            directions, middle, found.eigenvalues, found.residual, found.strengths, found.residual_leverage
-        )
-        return cls(rounded.astype(np.int32), np.array(bias, np.int64), matrix.n_per_class, leverage)
-
-    @property
-    def n_strengths(self) -> int:
-        """Number of ridge strengths."""
-        return len(self.weights)
-
-    @property
-    def log_shares(self) -> Scores:
-        """Logarithms of the shares of the classes, (L,) float64; infinity for a class without samples."""
-        n = max(int(self.n_per_class.sum()), 1)
-        return np.array([log(size / n) if size else np.inf for size in self.n_per_class.tolist()])
-
-    def scored(
-        self, specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None
-    ) -> Iterator[tuple[slice, Scores, Scores]]:
-        """Batches of samples with their scores, (b, S, L), and leverages, (b, S)."""
-        n_strengths, m, n_classes = self.weights.shape
-        weights = self.weights.transpose(1, 0, 2).reshape(m, -1).astype(np.float64)
-        n_samples = max(int(self.n_per_class.sum()), 1)
-        for rows in batches(X.shape[0], _SCORED):
-            z = responses(specs, X[rows], n_jobs).astype(np.float64)
-            scores = ((z @ weights).reshape(-1, n_strengths, n_classes) + self.bias) * UNIT
-            yield rows, scores, self.leverage.of(z, n_samples)
-
-    def tables(
-        self, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None
-    ) -> tuple[Table, Table]:
-        """Leave-one-out results of samples, (n, d), with class indices, (n,), at each strength and temperature.
-
-        Returns
-        -------
-        tuple of (S, T, L) int64 arrays
-            Samples of each class that are classified correctly, and their summed log-losses in units of `LOSS_UNIT`.
-        """
-        temperatures = np.array(GRAM_TEMPERATURES)
-        correct, losses = np.zeros((2, self.n_strengths, len(temperatures), len(self.n_per_class)), np.int64)
-        log_shares = self.log_shares
-        for rows, scores, leverages in self.scored(specs, X, n_jobs):
-            alone = self.n_per_class[y[rows]] == 1
-            _add_left_out(scores, leverages, y[rows], alone, temperatures, log_shares, correct, losses)
-        return correct, losses
-
-    def scoring(
-        self,
-        specs: Sequence[HashSpec],
-        n_per_class: npt.NDArray[np.int64],
-        correct: Table,
-        losses: Table,
-        coverage: float = 1.0,
-    ) -> GramScoring | None:
-        """The regression as part of a model, by the summed tables of samples, (L,) of each class.
-
-        None without samples, and where all weights are 0. The weight is half of `coverage`, the share of the counted
-        samples that are in the Gram matrix.
-        """
-        filled = np.flatnonzero(n_per_class)
-        if not (len(filled) and self.weights.any()):
+    def scoring(self, specs: Sequence[HashSpec], weights: Sequence[int]) -> GramScoring | None:
+        """The part of a model that follows from the sums; None unless two classes have samples that differ."""
+        is_filled = self.n_per_class.sum(axis=0) > 0
+        with threadpool_limits(1, "blas"):  # else results depend on the number of cores
+            found = _discriminant([self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)])
+        if found is None or not all(np.isfinite(each).all() for each in found):
             return None
-        means = losses[:, :, filled] / n_per_class[filled]
-        mean_losses = [[math.fsum(row) for row in table] for table in means.tolist()]
-        at, best = min(np.ndindex(correct.shape[:2]), key=lambda index: mean_losses[index[0]][index[1]])
-        own = mean_recall(correct[at, best], n_per_class)
-        return self.scoring_at(at, specs, GRAM_TEMPERATURES[best], coverage / 2, own)
+        # Scores that are beyond the integers are made smaller, all alike.
+        unit = max(UNIT, np.abs(found[0]).max() / LARGEST_WEIGHT)
+        rounded = np.zeros((self.sums.shape[2], len(is_filled)), np.int32)
+        bias = np.full(len(is_filled), _NEVER, np.int64)
+        rounded[:, is_filled], bias[is_filled] = (np.rint(each / unit) for each in found)
+        return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER)) if rounded.any() else None
 
-    def scoring_at(
-        self, at: int, specs: Sequence[HashSpec], temperature: float, share: float, accuracy: float
-    ) -> GramScoring:
-        """The regression at one of the strengths, with the other figures of a `GramScoring` as they are given."""
-        logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
-        bias = self.bias[at] - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
-        bias[self.n_per_class == 0] = _NEVER
-        leverage = self.leverage.mean_at(at, int(self.n_per_class.sum()))
-        return GramScoring(tuple(specs), self.weights[at], bias, temperature, share, accuracy, leverage)
+    def _fold(self, fold: int, weights: Sequence[int], is_filled: npt.NDArray[np.bool_]) -> _Sums:
+        factors, n_rows = np.array(weights, np.float64)[is_filled], self.sums.shape[2]
+        square = np.empty((n_rows, n_rows))
+        for row, at in _upper(n_rows):
+            square[row, row:] = square[row:, row] = self.products[fold, at]
+        sums, sizes = self.sums[fold, is_filled], self.n_per_class[fold, is_filled]
+        return _Sums(square, sums * factors[:, None], sizes * factors)
+
+
+class _Sums(NamedTuple):
+    """Weighted sums of samples: products, (m, m), responses by class, (L, m), and sizes of the classes, (L,)."""
+
+    products: Scores
+    responses: Scores
+    sizes: Scores
+
+    def __add__(self, other: Any) -> _Sums:
+        return _Sums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def regression(self, share: float) -> tuple[Scores, Scores]:
+        """Weights, (m, L), and intercepts, (L,), of ridge regression of the classes at a share of the trace."""
+        total = self.sizes.sum()
+        mean = self.responses.sum(axis=0) / total
+        moments = (self.responses - self.sizes[:, None] * mean).T
+        centred = np.multiply.outer(mean, -total * mean)
+        centred += self.products
+        centred.flat[:: len(mean) + 1] += max(share * centred.trace(), np.finfo(float).tiny)
+        found: Scores = cho_solve(cho_factor(centred.T, overwrite_a=True), moments)  # symmetric, and in LAPACK's order
+        return found, self.sizes / total - mean @ found
+
+    def of_scores(self, weights: Scores, intercepts: Scores) -> _Sums:
+        """The same sums of the scores of the samples by a regression."""
+        sums = self.responses @ weights + self.sizes[:, None] * intercepts
+        total = (self.responses.sum(axis=0) @ weights)[:, None] * intercepts
+        square = np.multiply.outer(intercepts, intercepts) * self.sizes.sum()
+        return _Sums(weights.T @ self.products @ weights + total + total.T + square, sums, self.sizes)
+
+    def covariances(self) -> tuple[Scores, Scores, Scores]:
+        """Class means, (L, L), pooled covariance within the classes, and covariance of the means, each class alike."""
+        means = self.responses / self.sizes[:, None]
+        within = (self.products - self.responses.T @ means) / self.sizes.sum()
+        between: Scores = np.cov(means.T, bias=True)
+        within.flat[:: len(within) + 1] += _ROUNDING * (within.trace() + between.trace())
+        return means, within, between
+
+
+def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
+    """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of each sample; None without any."""
+    both = folds[0] + folds[1]
+    if len(both.sizes) < 2 or not min(fold.sizes.sum() for fold in folds):
+        return None
+    best, chosen = -np.inf, None
+    for share in _STRENGTHS:
+        try:
+            first, second = (fold.regression(share) for fold in folds)
+            held_out = folds[1].of_scores(*first) + folds[0].of_scores(*second)
+            means, within, between = held_out.covariances()
+            trace = float(np.trace(np.linalg.solve(within, between)))
+        except LinAlgError:  # of samples that are all alike, or products that no samples have
+            continue
+        if trace > best:
+            best, chosen = trace, (share, means, within + _BETWEEN * between)
+    if chosen is None:
+        return None
+    share, means, covariance = chosen
+    weights, intercepts = both.regression(_LESS * share)
+    # Of many classes, the scores of a sample differ most in those of its own class, of which the pooled covariance has
+    # little: log probabilities are too large by about the root of the number of classes.
+    centre = means.mean(axis=0)
+    apart = (means - centre).T
+    directions = np.linalg.solve(covariance, apart) * math.sqrt(2 / len(means))
+    return weights @ directions, (intercepts - centre) @ directions - (apart * directions).sum(axis=0) / 2
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedGram:
-    """Sums of a Gram matrix, the scores that were chosen of them, and the index of their ridge strength."""
+    """Sums of a Gram matrix with the weights of the classes, and the scores that follow from them."""
 
     sums: GramMatrix
+    weights: tuple[int, ...]
     scoring: GramScoring
-    at: int
 
     @classmethod
     def of(
@@ -280,25 +237,17 @@ class LearnedGram:
     ) -> LearnedGram | None:
         """Learn from samples in one place, (n, d), with class indices, (n,): equal to what parties with these learn.
 
-        None without samples that may judge it.
+        None where no scores follow.
         """
-        matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
-        fit, left_out = GramFit.of(matrix, n_jobs), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
-        sizes = np.bincount(y[left_out], minlength=n_classes)
-        tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-        if (scoring := fit.scoring(specs, sizes, *tables)) is None:
-            return None
-        return cls(matrix, scoring, [np.array_equal(each, scoring.weights) for each in fit.weights].index(True))
+        weights = class_weights(np.bincount(y, minlength=n_classes))
+        sums = GramMatrix.from_data(specs, weights, X, y, n_jobs)
+        scoring = sums.scoring(specs, weights)
+        return None if scoring is None else cls(sums, weights, scoring)
 
     def changed(self, sums: GramMatrix) -> LearnedGram | None:
-        """Solve again of other sums, at the same strength, temperature and share; None without samples.
-
-        The strength is the last one, where so few samples are left that it is not solved any more.
-        """
-        old, fit = self.scoring, GramFit.of(sums, at=self.at)
-        if not fit.weights.any():
-            return None
-        return LearnedGram(sums, fit.scoring_at(0, old.specs, old.temperature, old.share, old.accuracy), self.at)
+        """The scores that follow from other sums; None where none do."""
+        scoring = sums.scoring(self.scoring.specs, self.weights)
+        return None if scoring is None else replace(self, sums=sums, scoring=scoring)
 
 
 def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
@@ -310,56 +259,4 @@ def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
 
 def memory_of_gram(n_rows: int, n_classes: int) -> int:
     """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples not included."""
-    columns = MOST_STRENGTHS * n_classes + 2 * min(MOST_DIRECTIONS, n_rows)
-    return (
-        (24 + 8 * MOST_THREADS) * n_rows**2
-        + n_rows * (8 * BATCH + 32 * columns)
-        + 8 * _SCORED * (3 * n_rows + 2 * columns)
-    )
-
-
-@njit(nogil=True, cache=True)
-def _add_up(squares, distances, values, strengths, odds, least, out):  # type: ignore[no-untyped-def]
-    """Leverages, (b, S), from squared coordinates, (b, r), and squared distances from the mean, (b,).
-
-    `odds`, (S,), are those of the leverage for each unit of squared distance outside the directions.
-    """
-    for p in range(len(squares)):
-        outside = distances[p]
-        for j in range(len(values)):
-            outside -= squares[p, j]
-        for s in range(len(strengths)):
-            q = max(outside, 0.0) * odds[s]
-            total = least + q / (1.0 + q)
-            for j in range(len(values)):
-                total += squares[p, j] / (values[j] + strengths[s])
-            out[p, s] = total
-
-
-@njit(nogil=True, cache=True)
-def _add_left_out(scores, leverages, true, alone, temperatures, log_shares, correct, losses):  # type: ignore[no-untyped-def]
-    """Add each sample to those right, and its log-loss, at each strength and temperature, all classes alike frequent.
-
-    One that is alone in its class, or of too large a leverage, is wrong, with the largest loss.
-    """
-    n_classes = scores.shape[2]
-    odds = np.empty(n_classes)
-    for p in range(scores.shape[0]):
-        for s in range(scores.shape[1]):
-            own = leverages[p, s]
-            for t in range(len(temperatures)):
-                if alone[p] or not own <= _MOST_LEVERAGE:
-                    losses[s, t, true[p]] += np.int64(np.rint(MAX_LOSS / LOSS_UNIT))
-                    continue
-                best, highest = 0, -np.inf
-                for label in range(n_classes):
-                    score = scores[p, s, label] - (own if label == true[p] else 0.0)
-                    odds[label] = score / (1.0 - own) / temperatures[t] - log_shares[label]
-                    if odds[label] > highest:
-                        best, highest = label, odds[label]
-                total = 0.0
-                for label in range(n_classes):
-                    total += exp(odds[label] - highest)
-                loss = min(log(total) - (odds[true[p]] - highest), MAX_LOSS)
-                losses[s, t, true[p]] += np.int64(np.rint(loss / LOSS_UNIT))
-                correct[s, t, true[p]] += best == true[p]
+    return 48 * n_rows**2 + n_rows * (8 * BATCH + 128 * n_classes)

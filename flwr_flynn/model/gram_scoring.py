@@ -1,8 +1,7 @@
 """Scores of a model from a Gram matrix, beside those of its members (`model.gram`).
 
-A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows. Without the
-sample itself, of class k and leverage h, it is (s_l - h [l is k]) / (1 - h). The log probabilities of both sides are
-averaged, with half of the weight for each side.
+The log probability of class l, up to a constant of each sample, is bias_l + W'z, in units of 2**-18, with z the graded
+responses of the rows. The log probabilities of both sides are averaged, with half of the weight for each side.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError
+from flwr_flynn.hashing import graded
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.scoring import TEMPERATURES, Scores
+from flwr_flynn.model.scoring import Scores
 
 Table = npt.NDArray[np.int64]
 
@@ -37,8 +36,14 @@ LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44
 """Largest magnitude of a bias."""
 
-LARGEST_LEVERAGE = 1 - 2.0**-7
-"""Largest leverage of a sample: one beyond would have no prediction without itself."""
+MOST_SPECS = 5
+"""Hashes of a Gram matrix, at most."""
+
+SHARE = 0.5
+"""Weight of the log probabilities beside those of the members."""
+
+LEVELS = graded.LEVELS // 2
+"""Largest response: half of the grade, for fewer bytes."""
 
 BATCH = 2**12
 """Samples whose responses are held at a time, at most."""
@@ -51,19 +56,11 @@ class GramScoring:
     Parameters
     ----------
     specs : sequence of HashSpec
-        One or two, of the same number of features.
+        One to five, of the same number of features.
     weights : (m, L) int32 array
         Of the rows of all hashes, in units of `UNIT`. Kept read-only.
     bias : (L,) int64 array
         Likewise.
-    temperature : float
-        Divisor of the scores that makes them logarithms of probabilities, one of `TEMPERATURES`.
-    share : float
-        Weight of their log probabilities; that of the model's members is 1 less this.
-    accuracy : float, default=0.0
-        Leave-one-out balanced accuracy of the scores, approximately.
-    leverage : float, default=0.0
-        Mean leverage of the samples, up to `LARGEST_LEVERAGE`.
 
     Raises
     ------
@@ -74,10 +71,6 @@ class GramScoring:
     specs: Sequence[HashSpec]
     weights: npt.NDArray[np.int32]
     bias: Table
-    temperature: float
-    share: float
-    accuracy: float = 0.0
-    leverage: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_gram_specs(self.specs))
@@ -90,13 +83,6 @@ class GramScoring:
         if sizes[0] > LARGEST_WEIGHT or sizes[1] > LARGEST_BIAS or bias.min(initial=0) < -LARGEST_BIAS:
             expected = f"weights up to {LARGEST_WEIGHT} and biases up to {LARGEST_BIAS}"
             raise DataError("gram", expected, f"{int(sizes[0])} and {int(sizes[1])}")
-        object.__setattr__(self, "temperature", number("gram", self.temperature, error=DataError))
-        if self.temperature not in TEMPERATURES:
-            raise DataError("gram", "one of the temperatures", str(self.temperature)[:40])
-        for name in ("share", "accuracy"):
-            object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
-        most = LARGEST_LEVERAGE
-        object.__setattr__(self, "leverage", number("leverage", self.leverage, least=0, most=most, error=DataError))
         weights.flags.writeable = bias.flags.writeable = False
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
@@ -106,18 +92,13 @@ class GramScoring:
         out = np.empty((X.shape[0], len(self.bias)))
         for rows in batches(len(out), BATCH // 4):
             z = responses(self.specs, X[rows], n_jobs).astype(np.float64)  # scores are integers of units, and so exact
-            out[rows] = (z @ self.weights + self.bias) * UNIT / self.temperature
+            out[rows] = (z @ self.weights + self.bias) * UNIT
         return out
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Temperature, share, accuracy and leverage by their names, for JSON."""
-        return {name: getattr(self, name) for name in ("temperature", "share", "accuracy", "leverage")}
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
-        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *self.figures.values()]
-        sha256 = hashlib.sha256(b"flynn gram 1 " + json.dumps(facts).encode())
+        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist()]
+        sha256 = hashlib.sha256(b"flynn gram 2 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()
 
@@ -125,8 +106,10 @@ class GramScoring:
 def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
     """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
     found = tuple(specs)
-    if not 1 <= len(found) <= 2 or not all(isinstance(spec, HashSpec) for spec in found):
-        raise DataError("gram", "one or two HashSpecs", [type(spec).__name__ for spec in found[:3]])
+    if not 1 <= len(found) <= MOST_SPECS or not all(isinstance(spec, HashSpec) for spec in found):
+        raise DataError(
+            "gram", f"1 to {MOST_SPECS} HashSpecs", [type(spec).__name__ for spec in found[: MOST_SPECS + 1]]
+        )
     if len({spec.n_features for spec in found}) > 1:
         raise DataError("gram", "specs of the same n_features", sorted({spec.n_features for spec in found}))
     if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
@@ -135,5 +118,7 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
 
 
 def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-    """Graded responses of samples by all the hashes, (n, m) uint8, side by side."""
-    return np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+    """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down, side by side."""
+    found = np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+    found >>= 1
+    return found

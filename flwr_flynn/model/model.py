@@ -17,7 +17,7 @@ from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram_scoring import GramScoring
+from flwr_flynn.model.gram_scoring import SHARE, GramScoring
 from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     SUGGESTED_TEMPERATURE,
@@ -209,13 +209,13 @@ class Model:
         """The same, (n, L), with all classes taken for equally frequent.
 
         The sum of the calibrated log probabilities of the members, each times its weight; of a refined model log odds,
-        see `refined_scores`. With a Gram matrix the mean of the log probabilities of both sides, by their weights.
+        see `refined_scores`. With a Gram matrix the mean of the log probabilities of both sides.
         """
         total = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
         if self.gram is None:
             return total
-        total *= 1 - self.gram.share
-        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, self.gram.share, total)
+        total *= 1 - SHARE
+        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, SHARE, total)
         return self._with_empty_below(total)
 
     def _with_empty_below(self, total: Scores) -> Scores:

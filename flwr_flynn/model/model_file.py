@@ -31,7 +31,6 @@ from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "members", "gram"}
-_GRAM_FIGURES = ("temperature", "share", "accuracy", "leverage")
 
 
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
@@ -51,7 +50,7 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
     }
     if gram is not None:
         prints = [flynn_hash(spec).fingerprint for spec in gram.specs]
-        header["gram"] = {"specs": [spec.to_dict() for spec in gram.specs], "fingerprints": prints, **gram.figures}
+        header["gram"] = {"specs": [spec.to_dict() for spec in gram.specs], "fingerprints": prints}
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -172,8 +171,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
 
 
 def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
-    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints", *_GRAM_FIGURES}:
-        raise ModelFileError("gram", "specs, fingerprints and figures", type(values).__name__)
+    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
+        raise ModelFileError("gram", "specs and fingerprints, with no figures as in 0.8", type(values).__name__)
     return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
 
@@ -183,8 +182,7 @@ def _gram(
     """Scores from the Gram matrix, from their entry in the header and their arrays."""
     if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
-    figures = [values[name] for name in _GRAM_FIGURES]
-    return GramScoring(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
+    return GramScoring(specs, weights.astype(np.int32), bias.astype(np.int64))
 
 
 def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:

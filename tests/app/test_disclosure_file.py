@@ -57,7 +57,7 @@ def test_each_message_is_a_line_and_a_row_of_the_page(own: dict[str, Any], tmp_p
 def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind() -> None:
     options = RunOptions(HashPlan(4, 2, scaling="auto", effort="thorough"), ("a", "b"), 2, learn_schema=True)
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
-    assert {"schema", "columns", "counts", "selection", "gram", "gram evaluation"} == set(names)
+    assert {"schema", "columns", "counts", "selection", "gram"} == set(names)
     plain = {"refused": None, "kind": EXACT}
     assert SAID[EXACT] not in {sentence_of(plain | {"phase": name}) for name in names}
     for kind in KINDS:

@@ -78,7 +78,7 @@ ONE_CANDIDATE = {
 }
 MEMBERS = [member(), member(hash_dim=128, decay=0.5)]
 REFINEMENT = {"rounds": 3, "missing": {"noisy refinement 2": {"b": "no reply"}}}
-GRAM = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"gram evaluation": {"b": "no reply"}}}
+GRAM = {"rows": 64, "examples": 90, "used": True, "missing": {"gram": {"b": "no reply"}}}
 PRIVACY = {
     "examples_estimate": None,
     "epsilon": 0.99996,
@@ -184,12 +184,8 @@ PRIVACY = {
             ],
             ["Gram matrix"],
         ),
-        ({"gram": GRAM}, ["Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62", "gram evaluation: b no reply"], []),
-        (
-            {"gram": GRAM | {"accuracy": None, "share": None}},
-            ["Gram matrix none: too few parties replied, or the regression failed"],
-            [],
-        ),
+        ({"gram": GRAM}, ["Gram matrix 64 rows, 90 samples, half of the weight", "gram: b no reply"], []),
+        ({"gram": GRAM | {"used": False}}, ["Gram matrix none: too few parties replied, or the regression failed"], []),
         (
             {"privacy": PRIVACY, "evaluation": EVALUATION, "simulation": SIMULATION},
             [
@@ -244,10 +240,8 @@ def run_of(
     monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
     found = reports.compared(RunPlan(config, 3, plan, strategy, 4), 3, strategy.federation("1"))
     if config.gram_value():
-        scoring = strategy.model.model_.gram
-        assert reports.gram(strategy.run) == {
-            "rows": 32, "accuracy": scoring.accuracy, "share": scoring.share, "missing": {},
-        }  # fmt: skip
+        n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.specs)
+        assert reports.gram(strategy.run) == {"rows": n_rows, "examples": 180, "used": True, "missing": {}}
     return found
 
 

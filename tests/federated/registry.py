@@ -12,7 +12,7 @@ from flwr_flynn.federated.party import Party, Samples
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
-from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
+from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.request import Request, RunRequest
@@ -22,7 +22,6 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
-from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
@@ -33,7 +32,6 @@ RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
 _SCORING = ScoringRule("balanced", 0.5, 1.0)
 _WEIGHTS = (TOTALS.parts[0].array.T - 2).astype(np.int32)
-_FIT = GramFit.of(GramMatrix.from_data(GRID, X, Y, 3))
 _COLUMNS = ColumnsRequest(4, NAMES)
 
 
@@ -93,8 +91,7 @@ CASES = {
     "withdraw": Case(WithdrawRequest(RUN)),
     "update": Case(UpdateRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
-    "gram": Case(GramRequest(RUN)),
-    "gram evaluation": Case(GramEvaluationRequest(RUN, _FIT)),
+    "gram": Case(GramRequest(RUN, (1, 3, 2))),
     "evaluation": Case(evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25)), subtracts=True),
     "refined evaluation": Case(evaluation_of(RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), refined=_WEIGHTS)),
 }

@@ -39,7 +39,7 @@ def test_every_registered_request_has_a_case() -> None:
     own = {phase: kind for phase, kind in _REQUESTS.items() if kind.__module__.startswith("flwr_flynn.")}
     noisy = {"noisy refinement": NoisyRefinementRequest}  # has noise, and laws in `phases.test_noisy_refinement`
     assert cases | noisy == own
-    assert len(own) == 12
+    assert len(own) == 11
 
 
 # ---- sums

@@ -21,7 +21,7 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
-from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
+from flwr_flynn.model.gram import GramMatrix, class_weights, gram_specs
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
 from tests.federated.secure_runs import BOUND, Spoil, secretly
 from tests.federated.test_run_laws import facts
@@ -204,24 +204,18 @@ def test_the_gram_matrix_of_any_bound_is_that_in_clear(bound: int) -> None:
     assert facts(secret) == facts(in_process(options, parts))
 
 
-@pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
-def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone(phase: str) -> None:
+def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone() -> None:
     parts = shares(n=5)
-    run = secretly(options_for(GRID[0], decay=0.5, gram=16), parts, lost(phase, "1"))
-    for name in ("gram", "gram evaluation"):
-        assert list(run.state.results[name].missing) == (["party-1"] if name == phase else [])
+    run = secretly(options_for(GRID[0], decay=0.5, gram=16), parts, lost("gram", "1"))
+    assert list(run.state.results["gram"].missing) == ["party-1"]
     (spec,) = specs = gram_specs(GRID[:1], 16)
-
-    def pooled(phases: set[str]) -> tuple[np.ndarray, np.ndarray]:
-        some = [part for i, part in enumerate(parts) if i != 1 or phase not in phases]
-        X, y = (np.concatenate([part[name] for part in some]) for name in ("X", "y"))
-        return X, run.state.run_spec.codes(y)
-
-    X, codes = pooled({"gram"})
-    fit = GramFit.of(GramMatrix.from_data(specs, X, codes, 3))
-    coverage = int(fit.n_per_class.sum()) / len(pooled(set())[1])
-    X, codes = pooled({"gram", "gram evaluation"})  # those in the sums alone are taken out of them
-    expected = fit.scoring(specs, np.bincount(codes, minlength=3), *fit.tables(specs, X, codes), coverage)
+    codes = [run.state.run_spec.codes(part["y"]) for part in parts]
+    weights, others = class_weights(np.bincount(np.concatenate(codes))), [0, 2, 3, 4]
+    sums = GramMatrix.from_data(
+        specs, weights, np.concatenate([parts[i]["X"] for i in others]), np.concatenate([codes[i] for i in others])
+    )
+    expected = sums.scoring(specs, weights)
+    assert expected is not None
     assert run.model.model_.gram is not None
     assert run.model.model_.gram.sha256() == expected.sha256()
     assert spec.hash_dim == 16
@@ -239,15 +233,14 @@ def odd(phase: str, place: int, value: int) -> Spoil:
     return spoil
 
 
-@pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
 @pytest.mark.parametrize("how", ["one negative", "too large"])
-def test_a_gram_matrix_with_nonsense_in_it_is_refused_whole(phase: str, how: str) -> None:
-    spoil = {"one negative": odd(phase, 1, -BOUND), "too large": odd(phase, -1, 5 * BOUND)}
+def test_a_gram_matrix_with_nonsense_in_it_is_refused_whole(how: str) -> None:
+    spoil = {"one negative": odd("gram", 1, -BOUND), "too large": odd("gram", -1, 5 * BOUND)}
     run = secretly(options_for(GRID[0], gram=16), shares(), spoil[how])
-    reasons = run.state.results[phase].missing
+    reasons = run.state.results["gram"].missing
     assert len(reasons) == 4
     assert all(reason.startswith("refused: with its whole secure sum: ") for reason in reasons.values())
-    assert run.state.results["gram evaluation"].scoring is None
+    assert run.state.results["gram"].scoring is None
     assert run.model.model_.gram is None
     assert run.model.model_.sha256() == in_process(options_for(GRID[0]), shares()).model.model_.sha256()
 

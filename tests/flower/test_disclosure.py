@@ -36,7 +36,6 @@ FIELDS = {
     "counts": COUNTS,
     "selection": TABLES,
     "gram": ["class sizes", "products", "sums"],
-    "gram evaluation": ["left out", "correct", "log-losses"],
     "evaluation": ["confusion matrix", "own confusion matrix", "scores", "sums of scores"],
 }
 

@@ -498,8 +498,8 @@ def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, prio
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
     if scored == "gram":
-        assert (found.gram.sha256(), found.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
-        assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverage"}
+        assert found.gram.sha256() == PAIRS.sha256()
+        assert header["gram"].keys() == {"specs", "fingerprints"}
 
 
 @pytest.mark.parametrize("change", [lambda fields, _: fields.update(aligned=False), lambda *_: None])
@@ -561,16 +561,12 @@ NOT_GRAM = {
     "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
     "a bias too large": (put("bias", first_value(2**44 + 1)), "gram"),
     "a bias too small": (put("bias", first_value(-(2**63))), "gram"),
-    **{f"temperature {bad}": (of_gram("temperature", bad), "gram") for bad in (0.3, "1", True, None, [1.0], 10**400)},
-    **{f"share {bad}": (of_gram("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
-    **{f"accuracy {bad}": (of_gram("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},
-    **{f"leverage {bad}": (of_gram("leverage", bad), "leverage") for bad in (-0.1, 1.0, "0", True, None, [0.5])},
     "no figures": (lambda fields, _: fields.update(gram=None), "arrays"),
     "a list of figures": (lambda fields, _: fields.update(gram=[]), "gram"),
     "no specs": (lambda fields, _: fields["gram"].pop("specs"), "gram"),
-    "one figure more": (of_gram("rule", "balanced"), "gram"),
+    "a temperature, as in 0.8": (of_gram("temperature", 1.0), "gram"),
     "no spec": (with_specs(), "gram"),
-    "three specs": (with_specs(*OWN, replace(OWN[0], seed=7)), "gram"),
+    "six specs": (with_specs(*(replace(OWN[0], seed=seed) for seed in range(6))), "gram"),
     "specs of different features": (with_specs(OWN[0], HashSpec(4, 16, 2, 4, 1)), "gram"),
     "specs of other features": (with_specs(*(replace(spec, n_features=4) for spec in OWN)), "gram"),
     "specs of fewer rows": (with_specs(OWN[0]), "gram"),

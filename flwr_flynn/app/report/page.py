@@ -156,7 +156,7 @@ SHAPE: dict[str, Any] = {
     "specs": [{"hash_dim": _MAYBE_COUNT}],
     "selection": {"choices": [_row(3)], "accuracies": [[_figure]], "examples": _MAYBE_COUNT, "missing": _REASONS},
     "refinement": {"rounds": _count, "missing": Each(_REASONS)},
-    "gram": {"rows": _count, "accuracy": _MAYBE, "share": _MAYBE, "missing": Each(_REASONS)},
+    "gram": {"rows": _count, "examples": _count, "used": _FLAG, "missing": Each(_REASONS)},
     "traffic": Each({"parties": _count, "up": _figure, "down": _figure}),
     "messages": Each({"kind": _TEXT, "parties": _MAYBE_COUNT, "fields": [_FIELD]}),
     "sha256": {

@@ -149,11 +149,10 @@ def _tried(report: Report) -> Parts:
     if refined := report["refinement"]:
         said.append(f"Refinement: {count(refined['rounds'], 'noisy round')} under the guarantee of the counts.")
     if gram := report["gram"]:
-        if gram["accuracy"] is None:
-            said.append("Gram matrix: not used, as too few parties replied or the regression failed.")
-        else:
-            of = f"leave-one-out accuracy {figure(gram['accuracy'])}, weight {figure(gram['share'])}"
-            said.append(f"Gram matrix: {count(gram['rows'], 'row')}, {of}.")
+        none = "not used, as too few parties replied or the regression failed"
+        sizes = f"{count(gram['rows'], 'row')} of {count(gram['examples'], 'sample')}"
+        text = f"{sizes}, half of the weight" if gram["used"] else none
+        said.append(f"Gram matrix: {text}.")
     return [sentence(each) for each in said]
 
 

@@ -16,21 +16,27 @@ from sklearn.datasets import make_classification
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import algorithm, codec
-from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers
+from flwr_flynn.federated.compression import pack, pack_signed, unpack
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
-from flwr_flynn.federated.phases.gram import GRAM, LARGEST_COLUMN, GramEvaluationRequest, GramRequest
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.phases.gram import GRAM, GramRequest
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram import GramFit, GramMatrix, LearnedGram, gram_specs, memory_of_gram
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
+from flwr_flynn.model.gram import (
+    LARGEST_CLASS_WEIGHT,
+    GramMatrix,
+    LearnedGram,
+    class_weights,
+    gram_specs,
+    memory_of_gram,
+)
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, LEVELS, GramScoring
 from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
-from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.runs import Exchange, in_process, refusal
@@ -60,10 +66,10 @@ def changed(reply: Reply, change: Callable[[list[Any]], list[Any]]) -> Reply:
 
 
 ROWS = 64
-PHASES = ["gram", "gram evaluation"]
 POOLED = FlyNNClassifier(hash_dim=64, gram=ROWS).fit(X, LABELS)
 assert POOLED.model_.gram is not None
 OWN = gram_specs([SPEC], ROWS)
+SIZES = np.bincount(Y)
 party_of = partial(algorithm.party_of, gram=True)
 
 
@@ -105,7 +111,7 @@ def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(rows: int, changes: dict[
     found = run.model.model_.gram
     assert found is not None
     assert pooled is not None
-    assert (found.sha256(), found.accuracy) == (pooled.sha256(), pooled.accuracy)
+    assert found.sha256() == pooled.sha256()
     assert [spec.hash_dim for spec in found.specs] == [rows]
 
 
@@ -124,77 +130,47 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(monke
     run = in_process(options(replace(PLAN, n_examples=None, effort="thorough"), gram=None), parts())
     assert set(asked) == {(X.shape[1], 3, len(X))}
     assert run.model.model_.sha256() == pooled.model_.sha256()
-    assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [24, 24]
-
-
-def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = LearnedGram.of(OWN, X, Y, 3).scoring
-    phases = "flwr_flynn.federated.phases"
-    for module in (f"{phases}.gram", "flwr_flynn.model.gram"):
-        monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
-    some = LearnedGram.of(OWN, X, Y, 3).scoring
-    assert whole is not None
-    assert some is not None
-    assert some.accuracy != whole.accuracy
-    for split in SPLITS:
-        found = scoring_of(in_process(options(SPEC, decay=0.5), parts(split)))
-        assert found is not None
-        assert (found.sha256(), found.accuracy) == (some.sha256(), some.accuracy)
+    assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [9, 9, 10, 10, 10]
 
 
 # ---- parties that are lost and come back
 
 
 @pytest.mark.parametrize("how", ["failed", "gone", "silent"])
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phase: str, how: str) -> None:
+def test_a_party_lost_in_the_exchange_is_missing_from_that_alone(how: str) -> None:
     steps = counted()
     reasons = {"failed": "failed: no", "gone": "not there to be asked", "silent": "no reply"}
-    for name in PHASES:
-        if name == phase and how != "silent":
-            steps.step(EVALUATE, "012" if how == "gone" else None, {"3": "failed: no"} if how == "failed" else None)
-            continue
-        steps.lost = {"3"} if name == phase else set()
-        steps.step(EVALUATE)
+    steps.lost = {"3"} if how == "silent" else set()
+    steps.step(EVALUATE, "012" if how == "gone" else None, {"3": "failed: no"} if how == "failed" else None)
     steps.lost = set()
     run = steps.rounds(1)
-    missing = {name: run.state.results[name].missing for name in PHASES}
-    assert missing == {name: {"party-3": reasons[how]} if name == phase else {} for name in PHASES}
+    assert run.state.results["gram"].missing == {"party-3": reasons[how]}
     assert (run.counted.missing, run.counts.n_examples) == ({}, 240)
-    # Only who is in the sums is asked to take its samples out of them.
-    some = np.arange(240) % 4 != 3
-    summed, tried = some if phase == "gram" else np.full(240, True), some
-    fit = GramFit.of(GramMatrix.from_data(OWN, X[summed], Y[summed], 3))
-    coverage = int(fit.n_per_class.sum()) / 240
-    expected = fit.scoring(OWN, np.bincount(Y[tried]), *fit.tables(OWN, X[tried], Y[tried]), coverage)
+    some, weights = np.arange(240) % 4 != 3, class_weights(SIZES)  # of all that are counted
+    expected = GramMatrix.from_data(OWN, weights, X[some], Y[some]).scoring(OWN, weights)
     assert expected is not None
     found = scoring_of(run)
     assert found is not None
-    assert (found.sha256(), found.accuracy) == (expected.sha256(), expected.accuracy)
+    assert found.sha256() == expected.sha256()
     assert digest(run) == replace(PLAIN.model.model_, gram=expected).sha256()
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_where_nobody_answers_there_is_no_gram_matrix(phase: str) -> None:
+def test_where_nobody_answers_there_is_no_gram_matrix() -> None:
     steps = counted()
-    for name in PHASES:
-        steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone") if name == phase else None)
+    steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
     run = steps.rounds(1)
     assert scoring_of(run) is None
-    assert list(run.state.results[phase].missing) == [f"party-{i}" for i in range(4)]
+    assert list(run.state.results["gram"].missing) == [f"party-{i}" for i in range(4)]
     assert digest(run) == digest(PLAIN)
-    # Weights that nobody's samples led to are not tried.
-    assert ("gram evaluation" in run.traffic) == (phase == "gram evaluation")
 
 
 def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
     """They would speak against the class, whatever the sample."""
     steps = counted("one class each")
     steps.step(EVALUATE, failures={"1": "failed: no"})
-    assert steps.run.state.results["gram"].fit.n_per_class[1] == 0
     run = steps.rounds(1)
     assert scoring_of(run) is None
-    assert run.state.results["gram evaluation"].missing == {"party-1": "failed: no"}
+    assert run.state.results["gram"].missing == {"party-1": "failed: no"}
     assert digest(run) == digest(PLAIN)
     # A class without samples anywhere is in no one's way.
     fewer = [{**part, "X": part["X"][keep], "y": part["y"][keep]} for part in parts() for keep in [part["y"] != "ash"]]
@@ -204,8 +180,8 @@ def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
 def test_parties_without_samples_have_no_gram_matrix() -> None:
     empty = [{**part, "X": part["X"][:0], "y": part["y"][:0]} for part in parts()[:2]]
     run = in_process(options(SPEC, decay=0.5), empty)
-    assert run.state.results["gram evaluation"].scoring is None
-    assert not any(run.state.results[name].missing for name in PHASES)
+    assert run.state.results["gram"].scoring is None
+    assert not run.state.results["gram"].missing
 
 
 # ---- hostile replies
@@ -220,7 +196,7 @@ def sizes(change: Callable[[np.ndarray], Any]) -> Callable[[Reply], Reply]:
 
 def packed(place: int, change: Callable[[np.ndarray], Any]) -> Callable[[Reply], Reply]:
     """Put another array in place of the packed sums of products, or of responses."""
-    shape = {1: (1, N_PRODUCTS), 2: (3, ROWS)}[place]
+    shape = {1: (2, N_PRODUCTS), 2: (6, ROWS)}[place]
 
     def spoil(arrays: list[Any]) -> list[Any]:
         made = change(unpack(arrays[place], shape, 2**60))
@@ -240,7 +216,8 @@ def entry(value: int, place: tuple[int, int] = (0, 5)) -> Callable[[np.ndarray],
 def checkerboard(table: Any) -> Any:
     """Products 0 of each row with itself, and the largest of every other two."""
     places = np.triu_indices(ROWS)
-    return pack(np.where((places[0] + places[1]) % 2 == 1, 225 * 5, 0)[None])
+    one = np.where((places[0] + places[1]) % 2 == 1, LEVELS**2 * 5, 0)
+    return pack(np.stack([one, one]))
 
 
 ANY: dict[str, Callable[[Reply], Reply]] = {
@@ -250,69 +227,40 @@ ANY: dict[str, Callable[[Reply], Reply]] = {
 }
 SUMS: dict[str, Callable[[Reply], Reply]] = {
     **ANY,
-    "sizes of other samples": sizes(lambda each: each + np.array([1, -1, 0])),
+    "sizes of other samples": sizes(lambda each: each + np.array([[1, -1, 0]] * 2)),
+    "a sample less of a class": sizes(lambda each: each - np.array([[1, 0, 0], [0, 0, 0]])),
+    "sizes of one fold": sizes(lambda each: each[:1]),
     "products of the wrong shape": packed(1, lambda table: pack(table[:, 1:])),
     "transposed products": packed(1, lambda table: pack(table.T)),
     "responses of the wrong shape": packed(2, lambda table: pack(table[1:])),
     "transposed responses": packed(2, lambda table: pack(table.T)),
-    "responses above those of the class": packed(2, lambda table: entry(15 * 60)(0 * table)),
+    "responses above those of the class": packed(2, lambda table: entry(LEVELS * 60)(0 * table)),
     "products of nobody": packed(1, lambda table: pack(0 * table)),
-    "products that are all the largest": packed(1, lambda table: pack(0 * table + 225 * 60)),
-    "a square below the responses": packed(1, lambda table: pack(np.where(np.arange(table.size) == 0, 1, table))),
+    "products that are all the largest": packed(1, lambda table: pack(0 * table + LEVELS**2 * 60)),
+    "a square below the responses": packed(1, lambda table: pack(np.where(np.arange(N_PRODUCTS) == 0, 1, table))),
     "products that are no squares": packed(1, checkerboard),
     "the whole square": packed(1, lambda table: pack(np.tile(table, 2)[:, : ROWS * ROWS])),
+    "products of one fold": packed(1, lambda table: pack(table[:1])),
 }
-RESULTS: dict[str, Callable[[Reply], Reply]] = {**ANY}
-
-
-def figure(array: int, place: int, value: Any) -> Callable[[Reply], Reply]:
-    """Put a value into the samples left out, the correct ones or the log-losses."""
-
-    def change(arrays: list[Any]) -> list[Any]:
-        tables = [unpack_numbers(each, 10**4, 2**62) for each in arrays]
-        tables[array][place] = value(tables) if callable(value) else value
-        return [pack_numbers(each) for each in tables]
-
-    return lambda reply: changed(reply, change)
-
-
-RESULTS |= {
-    "more left out than counted": figure(0, 1, 100),
-    "endless left out": figure(0, 1, 2**62),
-    "more right than left out": figure(1, 4, lambda tables: tables[0][1] + 1),
-    "a log-loss above that of the samples": figure(2, 3, lambda tables: 64 * 2**20 * tables[0][0] + 1),
-    "an endless log-loss": figure(2, 3, 2**63 - 1),
-    "an entry less": lambda reply: changed(
-        reply, lambda arrays: [*arrays[:2], pack_numbers(unpack_numbers(arrays[2], 10**4, 2**62)[1:])]
-    ),
-    "no entries": lambda reply: changed(reply, lambda arrays: [pack_numbers(np.zeros(0, np.int64))] * 3),
-    "tables in another order": lambda reply: changed(reply, lambda arrays: arrays[::-1]),
-    "tables that are not packed": lambda reply: changed(reply, lambda arrays: [each.astype("<i8") for each in arrays]),
-}
-HOSTILE = [("gram", name, SUMS[name]) for name in SUMS] + [("gram evaluation", name, RESULTS[name]) for name in RESULTS]
 
 
 @cache
-def without(phase: str) -> str:
-    """The model of a run that loses a party in a phase."""
+def without_one() -> str:
+    """The model of a run that loses a party in the exchange."""
     silent = counted()
-    for _ in PHASES[: PHASES.index(phase)]:
-        silent.step(EVALUATE)
     silent.step(EVALUATE, failures={"3": "failed"})
     return digest(silent.rounds())
 
 
-@pytest.mark.parametrize(("phase", "name", "change"), HOSTILE, ids=[f"{phase}: {name}" for phase, name, _ in HOSTILE])
-def test_a_hostile_reply_costs_its_sender_alone(phase: str, name: str, change: Callable[[Reply], Reply]) -> None:
+@pytest.mark.parametrize("name", SUMS)
+def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     steps = counted()
-    for _ in PHASES[: PHASES.index(phase)]:
-        steps.step(EVALUATE)
-    taken = steps.step(EVALUATE, spoil=lambda reply: change(reply) if reply.cid == "3" else reply)
+    taken = steps.step(EVALUATE, spoil=lambda reply: SUMS[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
-    assert taken.phase.name == phase
-    assert list(taken.missing) == list(steps.run.state.results[phase].missing) == ["party-3"]
+    assert taken.phase is GRAM
+    assert list(taken.missing) == list(steps.run.state.results["gram"].missing) == ["party-3"]
     assert "unreadable" not in taken.missing["party-3"]
-    assert digest(steps.rounds()) == without(phase)
+    assert digest(steps.rounds()) == without_one()
 
 
 # ---- hostile requests
@@ -320,13 +268,11 @@ def test_a_hostile_reply_costs_its_sender_alone(phase: str, name: str, change: C
 RUN = RunSpec(SPEC, NAMES)
 COUNTS = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
 TWO = tuple(replace(SPEC, hash_dim=32, hash_nnz=8, seed=seed) for seed in (0, 1))
-FIT = GramFit.of(GramMatrix.from_data(TWO, X, Y, 3))
 LEARNED = LearnedGram.of(TWO, X, Y, 3).scoring
 assert LEARNED is not None
-SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
-EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
+SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES), (1, 2, 1))
 EVALUATION = evaluation_of(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
-THREE = [SUMS_REQUEST, EVALUATION_REQUEST, EVALUATION]
+BOTH = [SUMS_REQUEST, EVALUATION]
 
 
 def specs(*found: HashSpec) -> dict[str, Any]:
@@ -335,22 +281,13 @@ def specs(*found: HashSpec) -> dict[str, Any]:
     return {"flynn-specs": deflated_specs(found), "flynn-fingerprints": prints}
 
 
-def fit(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
-    """The figures of the fit with another value at a place."""
-    return with_figure(EVALUATION_REQUEST, "flynn-fit", place, value, index)
+def biases(change: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """The biases of a model's scores, changed."""
+    return {"flynn-gram": json.dumps(change(json.loads(str(EVALUATION.to_config()["flynn-gram"]))))}
 
 
-def figures_of_gram(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
-    return with_figure(EVALUATION, "flynn-gram", place, value, index)
-
-
-def with_figure(request: Any, entry: str, place: int, value: Any, index: int | None) -> dict[str, Any]:
-    figures = json.loads(str(request.to_config()[entry]))
-    if index is None:
-        figures[place] = value
-    else:
-        figures[place][index] = value
-    return {entry: json.dumps(figures)}
+def class_weights_of(value: Any) -> dict[str, Any]:
+    return {"flynn-weights": json.dumps(value)}
 
 
 def gram_entries(*found: HashSpec) -> dict[str, Any]:
@@ -365,70 +302,25 @@ def weights(value: int, shape: tuple[int, int] = (ROWS, 3)) -> Any:
     return pack_signed(table)
 
 
-N_STRENGTHS = FIT.n_strengths
-WIDTH = ROWS, 3 * N_STRENGTHS
-WEIGHTS, DIRECTIONS = EVALUATION_REQUEST.arrays()
 WIDE = replace(SPEC, hash_dim=4000, hash_nnz=8)
+SIX = [replace(TWO[0], seed=seed) for seed in range(6)]
 REFINED = [pack_signed(np.zeros((64, 3), np.int64))]
 REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "sums of too many rows": (SUMS_REQUEST, specs(WIDE, replace(TWO[1], hash_dim=97)), None),
-    "sums of three specs": (SUMS_REQUEST, specs(*TWO, replace(TWO[0], seed=7)), None),
+    "sums of six specs": (SUMS_REQUEST, specs(*SIX), None),
     "sums of other features": (SUMS_REQUEST, specs(TWO[0], HashSpec(5, 32, 2, 8, 0)), None),
     "sums by another hash": (SUMS_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 2)}, None),
     "sums by one hash more": (SUMS_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 3)}, None),
     "sums of samples of other features": (SUMS_REQUEST, specs(*(replace(each, n_features=5) for each in TWO)), None),
-    "an evaluation of too many rows": (EVALUATION_REQUEST, specs(WIDE, replace(TWO[1], hash_dim=97)), None),
-    "an evaluation of three specs": (EVALUATION_REQUEST, specs(*TWO, replace(TWO[0], seed=7)), None),
-    "an evaluation by another hash": (EVALUATION_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 2)}, None),
-    "no figures": (EVALUATION_REQUEST, {"flynn-fit": None}, None),
-    "figures that are no JSON": (EVALUATION_REQUEST, {"flynn-fit": "[[1, 2"}, None),
-    "figures that are a number": (EVALUATION_REQUEST, {"flynn-fit": 7}, None),
-    "figures that are a list of numbers": (EVALUATION_REQUEST, {"flynn-fit": "[1, 2, 3]"}, None),
-    "figures less": (EVALUATION_REQUEST, {"flynn-fit": "[[[0, 0, 0]], [1, 1, 1]]"}, None),
-    "an endless text": (EVALUATION_REQUEST, {"flynn-fit": "[" + " " * 10**6 + "[0, 0, 0], [1, 1, 1], 0.5]"}, None),
-    "biases that are no lists": (EVALUATION_REQUEST, fit(0, [0] * N_STRENGTHS), None),
-    "biases of a strength less": (EVALUATION_REQUEST, fit(0, FIT.bias.tolist()[1:]), None),
-    "a bias less": (EVALUATION_REQUEST, fit(0, [0, 0], 0), None),
-    "a bias more": (EVALUATION_REQUEST, fit(0, [0] * 4, 0), None),
-    "a float as a bias": (EVALUATION_REQUEST, fit(0, [0, 1.0, 0], 1), None),
-    "a boolean as a bias": (EVALUATION_REQUEST, fit(0, [0, True, 0], 1), None),
-    "a bias too large": (EVALUATION_REQUEST, fit(0, [0, LARGEST_BIAS + 1, 0], 1), None),
-    "a bias too small": (EVALUATION_REQUEST, fit(0, [0, -LARGEST_BIAS - 1, 0], 1), None),
-    "a size less": (EVALUATION_REQUEST, fit(1, [1, 1]), None),
-    "a negative size": (EVALUATION_REQUEST, fit(1, -1, 0), None),
-    "an endless size": (EVALUATION_REQUEST, fit(1, 2**48, 0), None),
-    "a float as a size": (EVALUATION_REQUEST, fit(1, 80.0, 0), None),
-    "sizes of nobody": (EVALUATION_REQUEST, fit(1, [0, 0, 0]), None),
-    "no directions": (EVALUATION_REQUEST, fit(2, []), None),
-    "a direction less": (EVALUATION_REQUEST, fit(2, [1.0] * (MOST_DIRECTIONS - 1)), None),
-    "directions without end": (EVALUATION_REQUEST, fit(2, [1.0] * (MOST_DIRECTIONS + 1)), None),
-    "a negative value": (EVALUATION_REQUEST, fit(2, -1.0, 0), None),
-    "no strengths": (EVALUATION_REQUEST, fit(3, []), None),
-    "strengths without end": (EVALUATION_REQUEST, fit(3, [1.0] * (MOST_STRENGTHS + 1)), None),
-    "a strength of 0": (EVALUATION_REQUEST, fit(3, 0.0, 0), None),
-    "a strength that is none": (EVALUATION_REQUEST, fit(3, float("nan"), 0), None),
-    "an endless strength": (EVALUATION_REQUEST, fit(3, float("inf"), 0), None),
-    "a strength that is a text": (EVALUATION_REQUEST, fit(3, "0.5", 0), None),
-    "a strength that is true": (EVALUATION_REQUEST, fit(3, True, 0), None),
-    "a rest less": (EVALUATION_REQUEST, fit(4, [0.0] * (N_STRENGTHS - 1)), None),
-    "a negative rest": (EVALUATION_REQUEST, fit(4, -0.1, 0), None),
-    "an outside that is a list": (EVALUATION_REQUEST, fit(5, [0.0]), None),
-    "a negative outside": (EVALUATION_REQUEST, fit(5, -1.0), None),
-    "no weights": (EVALUATION_REQUEST, {}, []),
-    "weights alone": (EVALUATION_REQUEST, {}, EVALUATION_REQUEST.arrays()[:1]),
-    "weights twice": (EVALUATION_REQUEST, {}, EVALUATION_REQUEST.arrays() * 2),
-    "weights that are not packed": (EVALUATION_REQUEST, {}, [FIT.weights[0], DIRECTIONS]),
-    "weights of the wrong shape": (EVALUATION_REQUEST, {}, [pack_signed(FIT.weights[0]), DIRECTIONS]),
-    "a row less": (EVALUATION_REQUEST, {}, [weights(1, (ROWS - 1, 3 * N_STRENGTHS)), DIRECTIONS]),
-    "weights too large": (EVALUATION_REQUEST, {}, [weights(LARGEST_WEIGHT + 1, WIDTH), DIRECTIONS]),
-    "weights too small": (EVALUATION_REQUEST, {}, [weights(-LARGEST_WEIGHT - 1, WIDTH), DIRECTIONS]),
-    "junk": (EVALUATION_REQUEST, {}, [np.arange(60, dtype=np.uint8), DIRECTIONS]),
-    "directions too large": (
-        EVALUATION_REQUEST, {}, [WEIGHTS, weights(LARGEST_COLUMN + 1, (ROWS, MOST_DIRECTIONS + 1))],
-    ),
-    "directions without the mean": (
-        EVALUATION_REQUEST, {}, [WEIGHTS, weights(1, (ROWS, MOST_DIRECTIONS))],
-    ),
+    "no weights": (SUMS_REQUEST, {"flynn-weights": None}, None),
+    "weights that are no JSON": (SUMS_REQUEST, {"flynn-weights": "[1, 2"}, None),
+    "weights that are a number": (SUMS_REQUEST, class_weights_of(7), None),
+    "a weight less": (SUMS_REQUEST, class_weights_of([1, 1]), None),
+    "a weight of 0": (SUMS_REQUEST, class_weights_of([1, 0, 1]), None),
+    "a weight too large": (SUMS_REQUEST, class_weights_of([1, LARGEST_CLASS_WEIGHT + 1, 1]), None),
+    "a weight that is a float": (SUMS_REQUEST, class_weights_of([1, 1.0, 1]), None),
+    "a weight that is true": (SUMS_REQUEST, class_weights_of([1, True, 1]), None),
+    "an endless text": (SUMS_REQUEST, {"flynn-weights": "[" + " " * 10**6 + "1, 1, 1]"}, None),
     "a model without the weights": (EVALUATION, {}, EVALUATION.arrays()[:-1]),
     "a model without arrays": (EVALUATION, {}, []),
     "a model of more weights than announced": (EVALUATION, {"flynn-gram": None}, None),
@@ -436,31 +328,17 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "a model of weights too large": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], weights(LARGEST_WEIGHT + 1)]),
     "a model of weights too small": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], weights(-LARGEST_WEIGHT - 1)]),
     "a model of junk": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], np.arange(60, dtype=np.uint8)]),
-    "a model of figures that are a number": (EVALUATION, {"flynn-gram": 7}, None),
-    "a model of figures that are no JSON": (EVALUATION, {"flynn-gram": "[["}, None),
-    "a model of figures less": (EVALUATION, {"flynn-gram": "[[0, 0, 0], 1.0, 0.5]"}, None),
-    "a model of an endless text": (EVALUATION, {"flynn-gram": "[" + " " * 10**6 + "[0, 0, 0], 1.0, 0.5, 0.5]"}, None),
-    "a model of a bias less": (EVALUATION, figures_of_gram(0, [0, 0]), None),
-    "a model of a bias too large": (EVALUATION, figures_of_gram(0, LARGEST_BIAS + 1, 2), None),
-    "a model of a bias that is a float": (EVALUATION, figures_of_gram(0, 0.0, 2), None),
-    "a model of another temperature": (EVALUATION, figures_of_gram(1, 0.3), None),
-    "a model of a temperature that is a text": (EVALUATION, figures_of_gram(1, "1.0"), None),
-    "a model of a temperature that is true": (EVALUATION, figures_of_gram(1, True), None),
-    "a model of an endless temperature": (EVALUATION, figures_of_gram(1, 10**400), None),
-    "a model of a share above 1": (EVALUATION, figures_of_gram(2, 1.01), None),
-    "a model of a negative share": (EVALUATION, figures_of_gram(2, -0.1), None),
-    "a model of a share that is none": (EVALUATION, figures_of_gram(2, float("nan")), None),
-    "a model of a share that is nothing": (EVALUATION, figures_of_gram(2, None), None),
-    "a model of an accuracy above 1": (EVALUATION, figures_of_gram(3, 1.5), None),
-    "a model of a leverage of 1": (EVALUATION, figures_of_gram(4, 1.0), None),
-    "a model of a negative leverage": (EVALUATION, figures_of_gram(4, -0.1), None),
-    "a model of an endless leverage": (EVALUATION, figures_of_gram(4, 10**400), None),
-    "a model of a leverage that is a text": (EVALUATION, figures_of_gram(4, "0"), None),
-    "a model of a list of leverages": (EVALUATION, figures_of_gram(4, [0.5, 0.5]), None),
+    "a model of biases that are a number": (EVALUATION, {"flynn-gram": "7"}, None),
+    "a model of biases that are no JSON": (EVALUATION, {"flynn-gram": "[["}, None),
+    "a model of an endless text": (EVALUATION, {"flynn-gram": "[" + " " * 10**6 + "0, 0, 0]"}, None),
+    "a model of a bias less": (EVALUATION, biases(lambda each: each[1:]), None),
+    "a model of a bias too large": (EVALUATION, biases(lambda each: [*each[1:], LARGEST_BIAS + 1]), None),
+    "a model of a bias that is a float": (EVALUATION, biases(lambda each: [*each[1:], 0.0]), None),
+    "a model of a bias that is true": (EVALUATION, biases(lambda each: [*each[1:], True]), None),
     "a model of no specs of its Gram matrix": (EVALUATION, {"flynn-gram-specs": None}, None),
     "a model of specs that are a text": (EVALUATION, {"flynn-gram-specs": "[]"}, None),
     "a model of specs that are junk": (EVALUATION, {"flynn-gram-specs": b"junk"}, None),
-    "a model of three specs": (EVALUATION, gram_entries(*TWO, replace(TWO[0], seed=7)), None),
+    "a model of six specs": (EVALUATION, gram_entries(*SIX), None),
     "a model of too many rows": (EVALUATION, gram_entries(WIDE, replace(TWO[1], hash_dim=97)), None),
     "a model of specs of different features": (EVALUATION, gram_entries(TWO[0], HashSpec(5, 32, 2, 8, 0)), None),
     "a model of specs of other features": (
@@ -482,7 +360,7 @@ def test_a_hostile_request_is_refused_by_the_party(name: str) -> None:
     assert "failed" not in refusal(request, party_of(X, LABELS, X, LABELS), entries, arrays)
 
 
-@pytest.mark.parametrize("request_", THREE, ids=["sums", "trial", "evaluation"])
+@pytest.mark.parametrize("request_", BOTH, ids=["sums", "evaluation"])
 def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
     model_needs = max(memory_needed(SPEC, 3) + 32 * 9, sum(memory_needed(spec, 3) for spec in TWO) + 64 * ROWS * 3)
     results = 24 * (6 * N_LEVELS + N_SUMS)
@@ -497,7 +375,7 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
 
 
 def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
-    request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES))
+    request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES), (1, 1, 1))
     party, config = party_of(X, LABELS), {PHASE: request.phase, **request.to_config()}
     assert REFUSED not in party.answer(config).metrics  # rows are drawn, code is compiled
     with traced() as memory:
@@ -507,21 +385,12 @@ def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
 
 def test_a_small_request_for_many_rows_allocates_nothing() -> None:
     wide = RunSpec(WIDE, NAMES)
-    bomb = [pack_signed(np.zeros((4000, 3), np.int64))]
-    assert bomb[0].nbytes < 1000
-    party = party_of(X, LABELS, memory_limit=2**20)
-    for phase, entries, arrays in (
-        ("gram", wide.to_config(), []),
-        (
-            "gram evaluation",
-            {**wide.to_config(), "flynn-fit": json.dumps([[[0] * 3], [1] * 3, [1.0], [1.0], [0.0], 0.0])},
-            [bomb[0], bomb[0]],
-        ),
-    ):
-        with traced() as memory:
-            answer = party.answer({PHASE: phase, **entries}, arrays)
-        assert str(answer.metrics[REFUSED]).startswith("memory: ")
-        assert memory.peak < 2**18
+    party, config = party_of(X, LABELS, memory_limit=2**20), {**wide.to_config(), **class_weights_of([1, 1, 1])}
+    party.answer({PHASE: "gram", **SUMS_REQUEST.to_config()})  # imports come with the first answer
+    with traced() as memory:
+        answer = party.answer({PHASE: "gram", **config}, [])
+    assert str(answer.metrics[REFUSED]).startswith("memory: ")
+    assert memory.peak < 2**18
 
 
 # ---- who may have the Gram matrix
@@ -554,10 +423,10 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     missing = steps.run.state.results["gram"].missing
     assert list(missing) == ["party-3"]
     assert "node-config gram" in missing["party-3"]
-    assert digest(steps.rounds()) == without("gram")
+    assert digest(steps.rounds()) == without_one()
     settings_ = {"secure": True, "evaluates": True}
     masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda *_: None)
-    request = GramRequest(RunSpec(OWN, NAMES, bound=1024))
+    request = GramRequest(RunSpec(OWN, NAMES, bound=1024), (1, 1, 1))
     assert REFUSED not in masked.answer({PHASE: request.phase, **request.to_config()}, (), TRAIN).metrics
 
 
@@ -568,11 +437,8 @@ def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
     return options(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_run_that_goes_on_without_the_gram_matrix_has_none(phase: str, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> None:
     steps = counted()
-    for _ in PHASES[: PHASES.index(phase)]:
-        steps.step(EVALUATE)
     steps.run.federation("1").save(tmp_path / "f.npz")
     saved = Federation.load(tmp_path / "f.npz")
     steps.run = Run(RunOptions(**resumed(saved, gram=0, decay=0.5)))
@@ -591,7 +457,7 @@ def test_a_join_that_goes_on_ends_in_the_same_model(tmp_path: Path) -> None:
         )
 
     whole, steps = run_of(three, "join").rounds(), run_of(three, "join")
-    assert [phase.name for phase in whole.phases] == ["counts", "selection", *PHASES, "evaluation"]
+    assert [phase.name for phase in whole.phases] == ["counts", "selection", "gram", "evaluation"]
     for phase in whole.phases:
         steps.step(phase.channel)
         steps.run.federation("2").save(tmp_path / "f.npz")
@@ -605,11 +471,10 @@ def test_a_join_that_goes_on_ends_in_the_same_model(tmp_path: Path) -> None:
 
 def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> None:
     run = in_process(options(), parts("one class each"))
-    found, (coded, scaled) = scoring_of(run), gram_specs(run.state.run_spec.specs, ROWS)
+    found, expected = scoring_of(run), gram_specs(run.state.run_spec.specs, ROWS)
     assert found is not None
-    assert found.specs == (coded, scaled)
-    assert coded.coding
-    assert scaled.scale is not None
+    assert found.specs == expected
+    assert len(expected) == 5
     pooled = LearnedGram.of(found.specs, X, Y, 3).scoring
     assert pooled is not None
     assert pooled.sha256() == found.sha256()
@@ -626,23 +491,41 @@ def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_the
     assert scoring_of(run) is None
 
 
-def test_the_weight_falls_with_the_share_of_the_samples_that_are_in_the_gram_matrix() -> None:
-    """One party of easy samples does not take the model over."""
-    steps = counted()
-    steps.step(EVALUATE, "0", dict.fromkeys("123", "refused: no"))
-    steps.step(EVALUATE, "0")
-    found = scoring_of(steps.rounds(1))
+def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum() -> None:
+    few = np.concatenate([np.flatnonzero(label == Y)[:n] for label, n in ((0, 9), (1, 10), (2, 30))])
+    expected = GramMatrix.from_data(TWO, (1, 2, 1), X[few[9:]], Y[few[9:]])
+    party = party_of(X[few], LABELS[few], min_examples=5)
+    assert SUMS_REQUEST.measured(admitted(party, SUMS_REQUEST)) == (expected, 49)
+    secure = replace(SUMS_REQUEST, run=replace(SUMS_REQUEST.run, bound=64))
+    everything = GramMatrix.from_data(TWO, (1, 2, 1), X[few], Y[few])
+    assert secure.measured(admitted(party, secure)) == (everything, 49)
+    alone = party_of(X[few], LABELS[few], min_examples=1)
+    assert SUMS_REQUEST.measured(admitted(alone, SUMS_REQUEST)) == (everything, 49)
+
+
+def admitted(party: Party, request: GramRequest) -> Party:
+    GramRequest.from_config(Config({PHASE: "gram", **request.to_config()}), (), party)
+    return party
+
+
+def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
+    some = parts()
+    parties = {
+        str(i): party_of(**part, name=f"party-{i}", min_examples=8 if i == 3 else 1) for i, part in enumerate(some)
+    }
+    rows = np.flatnonzero(np.arange(240) % 4 == 3)
+    kept = np.concatenate([rows[Y[rows] == 0][:15], rows[Y[rows] != 0]])
+    parties["3"] = party_of(X[kept], LABELS[kept], X[:9], LABELS[:9], name="party-3", min_examples=8)
+    steps = Exchange(Run(RunOptions(**options(SPEC, decay=0.5))), parties)
+    run = steps.rounds()
+    assert not run.state.results["gram"].missing
+    others = np.concatenate([np.flatnonzero(np.arange(240) % 4 != 3), kept[15:]])
+    assert run.state.results["gram"].n_examples == len(others) == run.counts.n_examples - 15
+    weights = class_weights(SIZES - np.array([(Y[rows] == 0).sum() - 15, 0, 0]))
+    expected, found = GramMatrix.from_data(OWN, weights, X[others], Y[others]).scoring(OWN, weights), scoring_of(run)
+    assert expected is not None
     assert found is not None
-    assert found.share == 60 / 240 / 2
-
-
-def test_a_run_goes_on_without_the_evaluation_where_all_that_are_in_the_gram_matrix_have_left() -> None:
-    steps = counted()
-    steps.step(EVALUATE, "01", dict.fromkeys("23", "refused: no"))
-    steps.step(EVALUATE, "23")
-    assert steps.asked[-1] == ("evaluation", ["2", "3"])
-    assert list(steps.run.state.results["gram evaluation"].missing) == ["party-0", "party-1"]
-    assert digest(steps.run) == digest(PLAIN)
+    assert found.sha256() == expected.sha256()
 
 
 def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -660,7 +543,7 @@ def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, monkeypatch:
             files.append(tmp_path / f"{len(files)}.npz")
             stopped.run.federation("1").save(files[-1])
     assert scoring_of(stopped.run) is not None
-    assert len(files) == 5
+    assert len(files) == 4
     for file in files:
         saved = Federation.load(file)
         assert saved.is_thorough
