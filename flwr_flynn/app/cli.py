@@ -57,13 +57,16 @@ def _run(options: argparse.Namespace) -> int:
         node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
         return try_files.run_files(options.files, node, options.by, options.out, options.set)
     if verb == "score":
-        return cli_verbs.score(options.model, Path(options.file), options.label, Path(options.out), dialect)
+        return cli_verbs.score(
+            options.model, Path(options.file), options.label, Path(options.out), dialect, options.threshold
+        )
     if verb == "schema":
         return cli_verbs.draft(Path(options.file), options.label, options.min_examples, dialect)
     if verb == "check":
         return cli_verbs.check(Path(options.file), options.schema, options.label, dialect)
     path = Path(options.file)
-    return cli_verbs.predict(options.model, path, options.abstain, dialect, options.formulas, options.keep)
+    given = options.formulas, options.keep, options.threshold
+    return cli_verbs.predict(options.model, path, options.abstain, dialect, *given)
 
 
 def _in_one_line(message: Warning | str, category: type[Warning], *_: object) -> None:
@@ -99,9 +102,8 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("schema", parents=[of_files, labelled], help="draft a schema from one's own file")
     verb.add_argument("file", help="a .csv, .parquet or .npz file")
-    verb.add_argument(
-        "--min-examples", type=_at_least_1, default=5, help="rows that a level needs to be named (default: 5)"
-    )
+    help_ = "rows that a level needs to be named (default: 5)"
+    verb.add_argument("--min-examples", type=_at_least_1, default=5, help=help_)
     verb = verbs.add_parser("check", parents=[of_files], help="what a schema refuses of a file")
     verb.add_argument("file", help="a .csv, .parquet or .npz file")
     verb.add_argument("schema", help="a schema in TOML")
@@ -121,19 +123,24 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("report", help="the page of a run, as HTML")
     verb.add_argument("metrics", help="a metrics.json")
 
-    verb = verbs.add_parser("predict", parents=[of_files], help="classify the rows of a file, as CSV")
+    decided = argparse.ArgumentParser(add_help=False)
+    help_ = "of two classes, take the rarer one from this probability on (default: the more probable one)"
+    decided.add_argument("--threshold", type=_share, metavar="P", help=help_)
+
+    verb = verbs.add_parser("predict", parents=[of_files, decided], help="classify the rows of a file, as CSV")
     verb.add_argument("model", help="a model file (.npz)")
     verb.add_argument("file", help="a .csv, .parquet or .npz file; further columns are ignored")
     verb.add_argument(
         "--abstain", type=_share, default=0.0, metavar="P", help="leave the class empty below this probability"
     )
-    verb.add_argument(
-        "--formulas", action="store_true", help="leave classes such as =A1 as they are, which a spreadsheet computes"
-    )
+    help_ = "leave classes such as =A1 as they are, which a spreadsheet computes"
+    verb.add_argument("--formulas", action="store_true", help=help_)
     help_ = "copy this column of the file in front; may be repeated"
     verb.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=help_)
 
-    verb = verbs.add_parser("score", parents=[of_files, labelled], help="figures of a model on a file with labels")
+    verb = verbs.add_parser(
+        "score", parents=[of_files, labelled, decided], help="figures of a model on a file with labels"
+    )
     verb.add_argument("model", help="a model file (.npz)")
     verb.add_argument("file", help="a .csv, .parquet or .npz file with labels; further columns are ignored")
     verb.add_argument("--out", default="scores.csv", help="file of the figures (default: scores.csv)")

@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -157,19 +157,15 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
 
 
 def _n_other_kind(column: Column, kind: str, n_texts: int, n_values: int) -> int:
-    if kind == column.kind or (kind == "number" and column.kind == "category"):
-        return n_texts
-    return n_values
+    return n_texts if kind == column.kind or (kind == "number" and column.kind == "category") else n_values
 
 
 def _unknown_labels(file: TableFile, schema: Schema) -> int:
     if not schema.classes:
         return 0
     book = codebook(list(schema.classes))
-    n = 0
-    for _, labels, _ in file.tables():
-        n += sum(label not in book for label in ([] if labels is None else labels.tolist()))
-    return n
+    labels = ([] if found is None else found.tolist() for _, found, _ in file.tables())
+    return sum(label not in book for some in labels for label in some)
 
 
 def _print_table(rows: list[list[str]]) -> None:
@@ -270,14 +266,22 @@ def _in_line(value: Any) -> str:
 
 
 def predict(
-    model_path: str, path: Path, least: float, dialect: Dialect, formulas: bool = False, keep: Sequence[str] = ()
+    model_path: str,
+    path: Path,
+    least: float,
+    dialect: Dialect,
+    formulas: bool,
+    keep: list[str],
+    threshold: float | None,
 ) -> int:
     """Print the class, the probabilities and the novelty of every row of a file, as CSV.
 
-    A class that a spreadsheet would take for a formula has an apostrophe before it, unless `formulas` are wanted. In
-    front are the columns to `keep`, as they stand in the file.
+    With a threshold the class is the rarer of two from this probability on. A class that a spreadsheet would take for a
+    formula has an apostrophe before it, unless `formulas` are wanted. In front are the columns to `keep`, as they stand
+    in the file.
     """
     model = FlyNNClassifier.load(model_path)
+    rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, path, None, dialect)
     kept = file.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep")) if keep else repeat(())
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
@@ -287,11 +291,24 @@ def predict(
     for X, _ in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
-        best = probabilities.argmax(axis=1)
+        best = _decided(probabilities, rarer, threshold)
         for row, index, new in zip(probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True):
             label = classes[index] if row[index] >= least else ""
             out.writerow([*next(kept), label, *(round(p, 6) for p in row), round(new, 6)])
     return 0
+
+
+def _decided(p: Any, rarer: int, threshold: float | None) -> Any:
+    """Index of the most probable class, (n,); with a threshold the rarer of two from this probability on."""
+    return p.argmax(axis=1) if threshold is None else np.where(p[:, rarer] >= threshold, rarer, 1 - rarer)
+
+
+def _rarer(model: Model, threshold: float | None) -> int:
+    """Index of the rarer of two classes by the counts, the second among equals; refuses a threshold of more classes."""
+    if threshold is not None and len(model.classes) != 2:
+        raise ConfigError("--threshold", "a model of two classes", len(model.classes))
+    sizes = model.members[0].counts.n_per_class
+    return 0 if sizes is not None and sizes[0] < sizes[1] else 1
 
 
 def _opened_for(model: FlyNNClassifier, path: Path, label: str | None, dialect: Dialect) -> TableFile:
@@ -327,16 +344,16 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
             yield table if model.schema is not None else schema.encode(table), batch.labels
 
 
-def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) -> int:
+def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect, threshold: float | None = None) -> int:
     """Print the figures of a model on the rows of a file with labels, and write them as CSV.
 
-    Rows without a label, and rows with one that the model does not know, are counted and left out.
+    With a threshold, predictions are those of `predict`, and the rows that it flags are counted. Rows without a
+    label, and rows with one that the model does not know, are counted and left out.
     """
-    from sklearn import metrics
-
     if out.resolve() == path.resolve():
         raise ConfigError("--out", "another file than that of the samples", out.name)
     model = FlyNNClassifier.load(model_path)
+    rarer = _rarer(model.model_, threshold)
     file, classes = _opened_for(model, path, label, dialect), model.classes_.tolist()
     book, parts, codes, unknown = codebook(classes), list[Any](), list[int](), list[Any]()
     for X, labels in _rows(file, model.model_):
@@ -348,22 +365,35 @@ def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect) 
     if not parts:
         raise DataError(path.name, "rows with a label that the model knows", "none")
     p, y = np.concatenate(parts), np.array([code for code in codes if code >= 0])
-    # Of two classes the Brier score and the AUROC of one are those of the other.
-    of = [c for c in range(len(classes))[-1 if len(classes) == 2 else 0 :] if 0 < (y == c).sum() < len(y)]
-    brier = ((p - np.eye(len(classes))[y]) ** 2).sum(axis=1).mean() / (2 if len(classes) == 2 else 1)
     figures: dict[str, Any] = {
         "rows": len(y),
         "rows without a label": codes.count(-2),
         "rows with an unknown label": len(unknown),
         "unknown labels": len(set(unknown)),
-        "accuracy": metrics.accuracy_score(y, p.argmax(axis=1)),
-        "balanced accuracy": metrics.balanced_accuracy_score(y, p.argmax(axis=1)),
-        "log-loss": metrics.log_loss(y, p, labels=range(len(classes))),
-        "Brier score": brier,
-        "AUROC": np.mean([metrics.roc_auc_score(y == c, p[:, c]) for c in of]) if of else np.nan,
+        **_figures(p, y, _decided(p, rarer, threshold), len(classes)),
     }
+    if threshold is not None:
+        flagged, positive = p[:, rarer] >= threshold, y == rarer
+        counts = {"flagged": flagged, "flagged rightly": flagged & positive, "missed": positive & ~flagged}
+        figures |= {"threshold": threshold} | {name: int(rows.sum()) for name, rows in counts.items()}
     _print_table([[name, f"{value:.6g}"] for name, value in figures.items()])
     with writing(out) as stream:
         stream.write("".join(f"{name},{value}\n" for name, value in [("figure", "value"), *figures.items()]).encode())
     print(out)
     return 0
+
+
+def _figures(p: Any, y: Any, best: Any, n_classes: int) -> dict[str, Any]:
+    """Figures of probabilities, (n, L), and decisions, (n,), for class indices, (n,)."""
+    from sklearn import metrics
+
+    # Of two classes the Brier score and the AUROC of one are those of the other.
+    of = [c for c in range(n_classes)[-1 if n_classes == 2 else 0 :] if 0 < (y == c).sum() < len(y)]
+    brier = ((p - np.eye(n_classes)[y]) ** 2).sum(axis=1).mean() / (2 if n_classes == 2 else 1)
+    return {
+        "accuracy": metrics.accuracy_score(y, best),
+        "balanced accuracy": metrics.balanced_accuracy_score(y, best),
+        "log-loss": metrics.log_loss(y, p, labels=range(n_classes)),
+        "Brier score": brier,
+        "AUROC": np.mean([metrics.roc_auc_score(y == c, p[:, c]) for c in of]) if of else np.nan,
+    }

@@ -304,6 +304,42 @@ def test_figures_of_a_model_are_those_of_scikit_learn(
     }
 
 
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
+@pytest.mark.parametrize(("n_first", "rarer"), [(25, 0), (40, 1), (55, 1)])
+def test_a_threshold_takes_the_rarer_of_two_classes(
+    n_first: int, rarer: int, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    y = (np.arange(80) >= n_first).astype(int)
+    X = np.random.default_rng(0).normal(size=(80, 2)).round(3) + y[:, None]
+    spec = HashSpec(n_features=2, hash_dim=256, row_nnz=1, hash_nnz=8, seed=1, signed=True)
+    counted = FlyNNClassifier(spec).fit(X, np.array(["no", "yes"])[y])
+    model = FlyNNClassifier.from_counts(spec, counted.counts_, counted.classes_, feature_names=["a", "b"])
+    model.save("model.npz")
+    rows = [f"{a},{b},{model.classes_[label]}" for (a, b), label in zip(X.tolist(), y, strict=True)]
+    (folder / "new.csv").write_text("\n".join(["a,b,label", *rows]))
+    flagged = model.predict_proba(X)[:, rarer] >= 0.2
+    assert 0 < flagged.sum() < 80
+    out, _ = run(capsys, "predict", "model.npz", "new.csv", "--threshold", "0.2")
+    classes = [row[0] for row in predictions(out)[1:]]
+    assert classes == model.classes_[np.where(flagged, rarer, 1 - rarer)].tolist()
+    run(capsys, "score", "model.npz", "new.csv", "--threshold", "0.2")
+    found, positive = figures("scores.csv"), y == rarer
+    assert found["threshold"] == 0.2
+    np.testing.assert_allclose(found["accuracy"], (flagged == positive).mean())
+    counts = flagged.sum(), (flagged & positive).sum(), (positive & ~flagged).sum()
+    assert tuple(found[name] for name in ("flagged", "flagged rightly", "missed")) == counts
+
+
+def test_a_threshold_is_for_two_classes(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    FlyNNClassifier(effort="quick").fit(np.arange(24.0).reshape(12, 2), np.arange(12) % 3).save("model.npz")
+    (folder / "new.csv").write_text("a,b,label\n1,2,0\n2,3,1\n")
+    for verb in ("predict", "score"):
+        given = ["--label", "label"] if verb == "score" else []
+        out, log = run(capsys, verb, "model.npz", "new.csv", "--threshold", "0.2", *given, status=1)
+        assert out == ""
+        assert "--threshold" in log
+
+
 def test_score_needs_a_label_that_the_model_knows(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     plain_model(["a", "b"], ("no", "yes"))
     (folder / "new.csv").write_text("a,b,label\n1,2,elm\n1,3,\n")
