@@ -102,7 +102,7 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             is_clear and "gram" in names,
             "gram",
             True,
-            "consent to the Gram matrix in clear; classes of fewer than twice min-examples stay at home",
+            "consent to the Gram matrix in clear; classes with fewer than min-examples in a fold stay at home",
         ),
         (run.is_secure and is_exact, "secure", None, "may be true: statistics leave in secure sums alone"),
         (run.is_plain and "counts" in names, "secure", False, "exact figures leave in clear; a site with true refuses"),

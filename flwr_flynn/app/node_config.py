@@ -87,7 +87,7 @@ class NodeConfig(Settings):
     gram: bool = setting(
         False,
         "the Gram matrix, which shows far more than counts, may leave the party in clear if a run asks for it by "
-        "`gram`; classes of fewer samples than twice `min-examples` stay at home. In a secure sum it needs no consent",
+        "`gram`; classes with fewer than `min-examples` in a fold stay at home. In a secure sum it needs no consent",
     )
     max_epsilon: float = setting(
         0.0,

@@ -45,8 +45,8 @@ class PartyOptions:
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
     gram : bool, default=False
-        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. Classes of which the party
-        has fewer than twice `min_examples` samples stay out of it. In a secure sum it leaves without this consent.
+        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. Classes of which one
+        of its two folds has fewer than `min_examples` samples stay out of it. In a secure sum it needs no consent.
     class_prior : bool, default=True
         Give the party's copy of the model its own class frequencies, see `model.class_prior`. Not with a budget.
     leaves : bool, default=False

@@ -107,7 +107,7 @@ class GramMatrix(Tables):
         total, factors = cls.zeros(n_rows, n_classes), np.array(weights, np.float32)
         # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
         for rows in batches(len(y), BATCH):
-            every, folds = responses(specs, X[rows], n_jobs), (content_shares(X[rows]) < 0.5).astype(np.int64)
+            every, folds = responses(specs, X[rows], n_jobs), _folds(X[rows])
             for fold in range(N_FOLDS):
                 z, labels = every[folds == fold].astype(np.float32), y[rows][folds == fold]
                 products = z.T @ (z * factors[labels, None])
@@ -156,6 +156,19 @@ class GramMatrix(Tables):
             square[row, row:] = square[row:, row] = self.products[fold, at]
         sums, sizes = self.sums[fold, is_filled], self.n_per_class[fold, is_filled]
         return _Sums(square, sums * factors[:, None], sizes * factors)
+
+
+def fold_sizes(X: Any, y: npt.NDArray[np.int64], n_classes: int) -> Table:
+    """Samples of each class in each fold, (2, L), of samples, (n, d), with class indices, (n,)."""
+    found = np.zeros((N_FOLDS, n_classes), np.int64)
+    for rows in batches(len(y), BATCH):
+        np.add.at(found, (_folds(X[rows]), y[rows]), 1)
+    return found
+
+
+def _folds(X: Any) -> npt.NDArray[np.int64]:
+    """Fold of each sample, (n,), by its content."""
+    return (content_shares(X) < 0.5).astype(np.int64)
 
 
 class _Sums(NamedTuple):

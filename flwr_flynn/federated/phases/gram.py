@@ -5,8 +5,8 @@ classes that follow from the counts. The server solves a regression, which becom
 
 Asked are the parties whose counts are in the sum; one that gives no answer is missing from this exchange alone. The
 sums tell far more of the samples than counts: those of a fold with fewer samples than there are rows determine the
-responses of its samples up to a rotation. In clear, a class of which a party has fewer samples than `least_samples`
-stays at home. With noisy counts there is no Gram matrix.
+responses of its samples up to a rotation. In clear, a class stays at home of which a party has samples in a fold, but
+fewer than `min_examples`. With noisy counts there is no Gram matrix.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from flwr_flynn.model.gram import (
     N_FOLDS,
     GramMatrix,
     class_weights,
+    fold_sizes,
     gram_specs,
     memory_of_gram,
 )
@@ -40,14 +41,6 @@ from flwr_flynn.model.gram_scoring import LEVELS, GramScoring, checked_gram_spec
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
-
-
-def least_samples(min_examples: int) -> int:
-    """Fewest samples of a class that a party has in a Gram matrix in clear: in both folds, `min_examples` on average.
-
-    With 1, all are in it.
-    """
-    return 2 * min_examples if min_examples > 1 else 1
 
 
 @register
@@ -85,20 +78,18 @@ class GramRequest(RunRequest[GramMatrix]):
         party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
         party.check_run(run, config, cls.phase, cls.disclosure(run))
         if run.bound is None and not party.options.gram:
-            least = least_samples(party.options.min_examples)
-            of = f"the Gram matrix of classes of at least {least} samples"
+            of = f"the Gram matrix of classes of at least {party.options.min_examples} samples in each fold"
             expected = f"true (FlyNNClient: gram=True) to let {of} leave in clear"
             raise PrivacyError("node-config gram", expected, False)
         return cls(run, tuple(weights))
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         X, codes = party.inputs(self.run)
-        n_counted, n_per_class = len(codes), np.bincount(codes, minlength=self.run.n_classes)
-        least = least_samples(party.options.min_examples)
-        is_few = (n_per_class < least) & (n_per_class > 0)
+        n_counted, least, sizes = len(codes), party.options.min_examples, fold_sizes(X, codes, self.run.n_classes)
+        is_few = np.any((sizes > 0) & (sizes < least), axis=0)
         if self.bound is None and is_few.any():
-            text = "FlyNN: %s samples are not in the Gram matrix: their classes have fewer than %s, see min-examples"
-            log.warning(text, int(n_per_class[is_few].sum()), least)
+            text = "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than %s of a class, see min-examples"
+            log.warning(text, int(sizes[:, is_few].sum()), least)
             X, codes = X[~is_few[codes]], codes[~is_few[codes]]
         progress = party.progress(len(codes))
         sums = GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs, progress)

@@ -32,12 +32,14 @@ from flwr_flynn.model.gram import (
     GramMatrix,
     LearnedGram,
     class_weights,
+    fold_sizes,
     gram_specs,
     memory_of_gram,
 )
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, LEVELS, GramScoring
 from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
 from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.model.selection import content_shares
 from tests.fakes import evaluation_of
 from tests.federated.runs import Exchange, in_process, refusal
 from tests.memory import traced
@@ -492,15 +494,25 @@ def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_the
 
 
 def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum() -> None:
-    few = np.concatenate([np.flatnonzero(label == Y)[:n] for label, n in ((0, 9), (1, 10), (2, 30))])
-    expected = GramMatrix.from_data(TWO, (1, 2, 1), X[few[9:]], Y[few[9:]])
+    fold = content_shares(X) >= 0.5
+    few = np.concatenate(
+        [
+            np.flatnonzero((label == Y) & (fold == in_second))[:n]
+            for label, sizes in enumerate(([4, 20], [5, 20], [0, 5]))
+            for in_second, n in enumerate(sizes)
+        ]
+    )
+    rest = few[Y[few] != 0]
+    expected = GramMatrix.from_data(TWO, (1, 2, 1), X[rest], Y[rest])
+    assert sorted(map(sorted, expected.n_per_class.T.tolist())) == [[0, 0], [0, 5], [5, 20]]
+    assert (fold_sizes(X[rest], Y[rest], 3) == expected.n_per_class).all()
     party = party_of(X[few], LABELS[few], min_examples=5)
-    assert SUMS_REQUEST.measured(admitted(party, SUMS_REQUEST)) == (expected, 49)
+    assert SUMS_REQUEST.measured(admitted(party, SUMS_REQUEST)) == (expected, 54)
     secure = replace(SUMS_REQUEST, run=replace(SUMS_REQUEST.run, bound=64))
     everything = GramMatrix.from_data(TWO, (1, 2, 1), X[few], Y[few])
-    assert secure.measured(admitted(party, secure)) == (everything, 49)
+    assert secure.measured(admitted(party, secure)) == (everything, 54)
     alone = party_of(X[few], LABELS[few], min_examples=1)
-    assert SUMS_REQUEST.measured(admitted(alone, SUMS_REQUEST)) == (everything, 49)
+    assert SUMS_REQUEST.measured(admitted(alone, SUMS_REQUEST)) == (everything, 54)
 
 
 def admitted(party: Party, request: GramRequest) -> Party:
