@@ -183,6 +183,25 @@ def test_sums_that_no_samples_have_give_no_scores_or_finite_ones() -> None:
         assert found is None or np.isfinite(found.log_odds(X)).all()
 
 
+@pytest.mark.parametrize("share", [2.0**-k for k in range(4, 24)])
+def test_products_that_are_nearly_those_of_samples_give_no_scores_or_finite_ones(share: float) -> None:
+    """A direction whose square is below 0 by less than the strength of one fold, and by more than that of both."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        direction = rng.normal(size=48)
+        direction /= np.linalg.norm(direction)
+        tables = [each.copy() for each in GRAM.tables]
+        for fold in range(2):
+            square = np.zeros((48, 48))
+            square[np.triu_indices(48)] = tables[0][fold]
+            square += np.triu(square, 1).T
+            size = direction @ square @ direction + share * square.trace()
+            taken = square - size * np.outer(direction, direction)
+            tables[0][fold] = np.rint(taken[np.triu_indices(48)]).astype(np.int64)
+        found = GramMatrix(tuple(tables)).scoring(SPECS, CLASSES)
+        assert found is None or np.isfinite(found.log_odds(X[:3])).all()
+
+
 def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> None:
     model = FlyNNClassifier(gram=64, effort="quick").fit(X[:200], Y[:200])
     first = model._gram
