@@ -250,9 +250,9 @@ def run_of(
     [
         ({}, None, 1),
         ({"gram": 32}, None, 1),
-        ({"gram": 32}, None, 8),
+        ({"gram": 32}, None, 4),
         ({"effort": "thorough"}, None, 1),
-        ({"effort": "thorough"}, None, 8),
+        ({"effort": "thorough"}, None, 4),
         ({"effort": "quick"}, None, 8),
         ({"gram": 32}, HashSpec(4, 64, 2, 6, 0, signed=True), 1),
     ],
