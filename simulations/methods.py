@@ -104,7 +104,7 @@ _OURS = code_digest(
 
 def call(name: str, data: DataSet, settings: Settings) -> list[Row]:
     """The rows of a job, with name and shape of the data set."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     with threadpool_limits(settings.threads):
         return [data.shape | row for row in JOBS[name](data, settings)]

@@ -79,7 +79,7 @@ def by_set(frame: pd.DataFrame, split: str, figure: str = "balanced") -> list[Ro
 
 
 def headline(frame: pd.DataFrame) -> str:
-    """What the table has no place for, in a sentence."""
+    """Number of sets, and the price of the default floor in accuracy, in two sentences."""
     table = frame["balanced"].unstack("method")
     cost = table[FLOOR_1] - table[FLYNN]
     return (

@@ -344,7 +344,7 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
             yield table if model.schema is not None else schema.encode(table), batch.labels
 
 
-def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect, threshold: float | None = None) -> int:
+def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect, threshold: float | None) -> int:
     """Print the figures of a model on the rows of a file with labels, and write them as CSV.
 
     With a threshold, predictions are those of `predict`, and the rows that it flags are counted. Rows without a
@@ -365,15 +365,16 @@ def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect, 
     if not parts:
         raise DataError(path.name, "rows with a label that the model knows", "none")
     p, y = np.concatenate(parts), np.array([code for code in codes if code >= 0])
+    best = _decided(p, rarer, threshold)
     figures: dict[str, Any] = {
         "rows": len(y),
         "rows without a label": codes.count(-2),
         "rows with an unknown label": len(unknown),
         "unknown labels": len(set(unknown)),
-        **_figures(p, y, _decided(p, rarer, threshold), len(classes)),
+        **_figures(p, y, best, len(classes)),
     }
     if threshold is not None:
-        flagged, positive = p[:, rarer] >= threshold, y == rarer
+        flagged, positive = best == rarer, y == rarer
         counts = {"flagged": flagged, "flagged rightly": flagged & positive, "missed": positive & ~flagged}
         figures |= {"threshold": threshold} | {name: int(rows.sum()) for name, rows in counts.items()}
     _print_table([[name, f"{value:.6g}"] for name, value in figures.items()])

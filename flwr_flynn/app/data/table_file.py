@@ -125,7 +125,7 @@ _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "non
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a file: its labels, features and dialect, and the rows that are held out.
+    """Labels, features and dialect of a file to read, and its rows to hold out.
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -85,15 +86,22 @@ class GramRequest(RunRequest[GramMatrix]):
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         X, codes = party.inputs(self.run)
-        n_counted, least, sizes = len(codes), party.options.min_examples, fold_sizes(X, codes, self.run.n_classes)
-        is_few = np.any((sizes > 0) & (sizes < least), axis=0)
-        if self.bound is None and is_few.any():
-            text = "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than %s of a class, see min-examples"
-            log.warning(text, int(sizes[:, is_few].sum()), least)
-            X, codes = X[~is_few[codes]], codes[~is_few[codes]]
+        n_counted, least = len(codes), party.options.min_examples
+        if self.bound is None and least > 1:
+            X, codes = self._without_few(X, codes, least)
         progress = party.progress(len(codes))
         sums = GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs, progress)
         return sums, n_counted
+
+    def _without_few(self, X: Any, codes: Array, least: int) -> tuple[Any, Array]:
+        """Samples and class codes without the classes of which a fold has some samples, but fewer than `least`."""
+        sizes = fold_sizes(X, codes, self.run.n_classes)
+        stays = ~np.any((sizes > 0) & (sizes < least), axis=0)[codes]
+        if stays.all():
+            return X, codes
+        text = "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than %s of a class, see min-examples"
+        log.warning(text, int((~stays).sum()), least)
+        return X[stays], codes[stays]
 
     def load(self, statistic: GramMatrix) -> int:
         return sum(statistic.n_per_class.ravel().tolist())
