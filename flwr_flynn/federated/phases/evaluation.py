@@ -27,7 +27,6 @@ from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
 from flwr_flynn.federated.compression import pack_signed
-from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.evaluation_result import (
     Evaluation,
     by_group,
@@ -36,7 +35,7 @@ from flwr_flynn.federated.evaluation_result import (
     subgroup_codes,
     subgroup_names,
 )
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes, contents, of_arrays, to_arrays
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, PRESENT, Context, Phase, RunState
@@ -82,6 +81,15 @@ def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
         )
         if times
     ]
+
+
+def _results(shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array]) -> Tables:
+    """Both confusion matrices, the number of parties with a second one, 0 or 1, and histograms and sums.
+
+    A party whose second matrix is of zeros has no class prior of its own: its copy is the shared model.
+    """
+    has_own = own.any()
+    return Tables((shared, own if has_own else shared, np.full((1, 1), has_own, np.int64), *scores))
 
 
 @register
@@ -182,25 +190,12 @@ class EvaluationRequest(RunRequest[Tables]):
             return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
         if not n_examples:
             return Answer()
-        accuracy = float(np.trace(statistic.tables[0]) / n_examples)
-        arrays = to_arrays(*zip(*self._sent(statistic), strict=True))
-        return Answer(arrays, n_examples, {"accuracy": accuracy}, statistic)
-
-    def _sent(self, statistic: Tables) -> list[tuple[Field, codec.Array]]:
-        """Fields and integers that an answer in clear has: those of a second matrix and of scores, where there are."""
-        pairs = zip(self.fields(Sizes(0, 0)), self.parts(statistic), strict=True)
-        tables = statistic.tables
-        has_scores = len(tables) > 3 and tables[4][0] > 0
-        is_sent = [True, bool(tables[2]), *[has_scores] * (len(tables) - 3)]
-        return [pair for pair, is_in in zip(pairs, is_sent, strict=True) if is_in]
-
-    def contents(self, statistic: Tables) -> list[Content]:
-        if self.bound is not None:
-            return super().contents(statistic)
-        return contents([field for field, _ in self._sent(statistic)])
+        answer = self.answer(statistic, n_examples)
+        answer.metrics["accuracy"] = float(np.trace(statistic.tables[0]) / n_examples)
+        return answer
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        """Confusion matrices, 1 if there is a second one, and histograms and sums."""
+        """Confusion matrices, the second of zeros without a class prior of its own, and histograms and sums."""
         mine, has_own, batches = party.tried(self.run, self.model)
         n_classes, names, least = self.run.n_classes, self.groups, 1
         if self.bound is None:
@@ -225,16 +220,17 @@ class EvaluationRequest(RunRequest[Tables]):
             del scores, posterior  # those of the next batch take as much memory
         for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
-        return Tables((*matrices, np.full((1, 1), has_own, np.int64), *tables)), int(matrices[0].sum())
+        return _results(*matrices, tables), int(matrices[0].sum())
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
-        shared, own, _, *scores = statistic.tables
-        return [shared, own, *scores]
+        shared, own, n_own, *scores = statistic.tables
+        return [shared, own * (n_own > 0), *scores]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        if not np.array_equal(parts[0].sum(axis=1), parts[1].sum(axis=1)):
-            raise PayloadError("confusion matrix", "the same samples of each class in both", "different ones")
-        return Tables((*parts[:2], np.zeros((1, 1), np.int64), *parts[2:]))
+        shared, own, *scores = parts
+        if own.any() and not (self.run.is_plain and np.array_equal(shared.sum(axis=1), own.sum(axis=1))):
+            raise PayloadError("confusion matrix", "the same samples of each class in both, or one alone", "others")
+        return _results(shared, own, scores)
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         if reply.announced > _MAX_EXAMPLES:
@@ -258,21 +254,8 @@ class EvaluationRequest(RunRequest[Tables]):
                 raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
-        if not self.tries or reply.announced == 0:  # what nobody asked for is not looked at
-            return None
-        sizes = self.sizes_of(reply, member)
-        fields = [field.capped(self.largest) for field in self.fields(sizes)]
-        # A party without a class prior of its own has the shared model, and sends one matrix; below its floor nothing
-        # but matrices.
-        n_scores = len(fields) - 2
-        has_scores = n_scores > 0 and len(arrays) > n_scores
-        has_own = self.run.is_plain and len(arrays) - n_scores * has_scores == 2
-        parts = of_arrays(arrays, fields[: 1 + has_own] + (fields[2:] if has_scores else []))
-        matrices = [parts[0], parts[has_own]]
-        scores = parts[1 + has_own :] if has_scores else [np.zeros(field.shape, np.int64) for field in fields[2:]]
-        statistic = self.of_parts([*matrices, *scores], 1)
-        self.check(statistic, sizes)
-        return Tables((*matrices, np.full((1, 1), has_own, np.int64), *scores))
+        # What nobody asked for is not looked at.
+        return None if not self.tries or reply.announced == 0 else super().read(arrays, reply, member)
 
 
 @register
@@ -300,7 +283,7 @@ class SecureEvaluationRequest(EvaluationRequest):
         return [shared, *scores]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        return super().of_parts([parts[0], *parts], n_parties)
+        return _results(parts[0], np.zeros_like(parts[0]), parts[1:])
 
     def compute(self, party: SampleAccess) -> Answer:
         return Request.compute(self, party)

@@ -205,15 +205,16 @@ def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytes
 GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
-def with_matrix(reply: Reply, matrix: Any, n: Any = None) -> Reply:
+def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Reply:
+    """The reply with these confusion matrices, zeros for the second by default, and without scores."""
     matrix = np.array(matrix)
-    n = int(matrix.sum()) if n is None else n
-    return replace(reply, tensors=codec.write_tensors([matrix]), n_examples=n)
+    own = np.zeros_like(matrix) if own is None else np.array(own)
+    arrays = [matrix, own, pack(np.zeros((6, N_LEVELS), np.int64)), np.zeros(6, np.int64)]
+    return replace(reply, tensors=codec.write_tensors(arrays), n_examples=int(matrix.sum()) if n is None else n)
 
 
-def with_matrices(reply: Reply, *matrices: Any) -> Reply:
-    tensors = codec.write_tensors([np.array(matrix) for matrix in matrices])
-    return replace(reply, tensors=tensors, n_examples=int(np.sum(matrices[0])))
+def with_matrices(reply: Reply, shared: Any, own: Any) -> Reply:
+    return with_matrix(reply, shared, own=own)
 
 
 HOSTILE: dict[str, Any] = {
@@ -376,9 +377,8 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
         reply = replied(REQUEST, party_of(X_train, y_train, X, LABELS, on_model=received.append, **options))
         assert REFUSED not in reply.metrics
         assert received[0].model_.sha256() == REQUEST.model.sha256()
-        matrices = codec.read_tensors(reply.tensors)[:-2]
-        assert len(matrices) == (1 if options else 2)
-        np.testing.assert_array_equal(matrices[0], matrices[-1])
+        shared, own = codec.read_tensors(reply.tensors)[:2]
+        np.testing.assert_array_equal(own, 0 if options else shared)
 
 
 @pytest.mark.parametrize("tries", [True, False])
@@ -402,11 +402,12 @@ def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, 
         received: list[FlyNNClassifier] = []
         reply = replied(request, party_of(*skewed(), X, LABELS, on_model=received.append, **options))
         assert REFUSED not in reply.metrics
-        assert len(reply.tensors) == 3 * tries
+        assert len(reply.tensors) == 4 * tries
         assert reply.metrics.keys() == ({"accuracy"} if tries else set())
         assert (received[0].model_.sha256() != request.model.sha256()) == has_prior
         if tries:
-            matrix, _, _ = codec.read_tensors(reply.tensors)
+            matrix, own, *_ = codec.read_tensors(reply.tensors)
+            assert not own.any()
             expected = confusion_matrix(LABELS, received[0].with_prior().predict(X), labels=NAMES)
             np.testing.assert_array_equal(matrix, expected)
 
@@ -433,7 +434,7 @@ def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation()
         assert REFUSED not in answer.metrics
         seen.append([matrix.tolist() for matrix in answer.arrays])
     assert seen[0] == seen[1] == seen[2]
-    assert len(seen[0]) == 3  # one matrix, histograms and sums
+    assert not np.any(seen[0][1])  # the second matrix
 
 
 # ---- histograms of scores
@@ -455,7 +456,9 @@ def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
     np.testing.assert_array_equal(unpack(table, told[0].shape, 33), told[0])
     assert told[0].sum(axis=1).tolist() == [13, 20, 23, 10, 0, 0]
     few = replied(REQUEST, party_of(X, LABELS, X[:4], LABELS[:4]))
-    assert len(few.tensors) == 2  # matrices alone
+    hidden = scores_of(few)
+    assert not unpack(hidden[0], told[0].shape, 4).any()
+    assert not hidden[1].any()
 
 
 @pytest.mark.parametrize("how", ["iid", "dirichlet", "pathological"])
@@ -488,11 +491,11 @@ SCORES: dict[str, Any] = {
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_that_do_not_fit_the_matrix_are_refused(name: str) -> None:
     reply = replied(REQUEST, party_of(X, LABELS, X, LABELS, class_prior=False))
-    matrix, packed, sums = codec.read_tensors(reply.tensors)
-    assert REQUEST.read([matrix, packed, sums], reply, None) is not None
+    matrix, own, packed, sums = codec.read_tensors(reply.tensors)
+    assert REQUEST.read([matrix, own, packed, sums], reply, None) is not None
     table, sums = SCORES[name](unpack(packed, (6, N_LEVELS), 150), sums)
     with pytest.raises(PayloadError):
-        REQUEST.read([matrix, pack(table), sums], reply, None)
+        REQUEST.read([matrix, own, pack(table), sums], reply, None)
 
 
 SEX = Schema([Column("sex", "category", ["f", "m"]), *(Column(name, "number", gaps=False) for name in "abcd")])
