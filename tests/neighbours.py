@@ -262,7 +262,7 @@ def _asked(request: Request[Any], node: dict[str, Any], is_secure: bool) -> Any:
     with mock.patch.object(client_app, "in_simulation", return_value=False):
         party = client_app.client_fn(context)
     with secagg.masking(BOUND, 2) if is_secure else mock.patch("os.fsync"):
-        if request.channel_of(config) == "train":
+        if request.channel == "train":
             fit = party.fit(FitIns(arrays, config))
             heads = [tensor[:128] for tensor in fit.parameters.tensors]  # type and shape
             return fit.metrics.get(REFUSED), sorted(fit.metrics), fit.num_examples, _types(heads)

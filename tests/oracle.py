@@ -208,4 +208,4 @@ def gram_log_odds(z, y, weights, fold, new):
     inverse, centre = np.linalg.inv(covariance), means.mean(0)
     scores, means = scores - centre, means - centre
     odds = scores @ inverse @ means.T - np.einsum("li,ij,lj->l", means, inverse, means) / 2
-    return odds * (2 / n_classes) ** 0.5
+    return odds

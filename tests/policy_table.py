@@ -74,11 +74,11 @@ FITS: dict[str, Request[Any]] = {
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
     "leave secure share": WithdrawRequest(SHARE),
-}
-EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS, _CENTRE),
     "gram": GramRequest(EXACT, (1, 2, 1)),
+}
+EVALUATIONS: dict[str, Request[Any]] = {
     "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
@@ -177,7 +177,7 @@ def _answers(
         with secagg.masking(_BOUND, 2) if "secure" in request else nullcontext():
             # A server may ask for anything by either of Flower's channels.
             fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
-    assert REFUSED in (fit.metrics if asked.channel_of(config) == EVALUATE else evaluation.metrics)
+    assert REFUSED in (fit.metrics if asked.channel == EVALUATE else evaluation.metrics)
     return len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics, REFUSED not in evaluation.metrics
 
 

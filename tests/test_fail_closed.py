@@ -422,12 +422,12 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_pr
 
 @pytest.mark.parametrize(
     ("asked", "arrays"),
-    [(counting(), []), (COLUMNS, []), (selecting(), codec.encode(counts_of(*points(60))))],
-    ids=["counts", "columns", "selection"],
+    [(counting(), []), (COLUMNS, []), (handing_out(), codec.encode(counts_of(*points(60))))],
+    ids=["counts", "columns", "evaluation"],
 )
 def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""
-    client, channel = FlyNNClient(*points(9)), "evaluate" if asked[PHASE] == "selection" else "train"
+    client, channel = FlyNNClient(*points(9)), "evaluate" if asked[PHASE] == "evaluation" else "train"
     by_train, by_evaluate = client.fit(arrays, asked), client.evaluate(arrays, asked)
     right, wrong = (by_train, by_evaluate) if channel == "train" else (by_evaluate, by_train)
     assert REFUSED not in right[2]

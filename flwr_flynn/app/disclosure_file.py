@@ -19,8 +19,9 @@ from flwr.common.logger import log
 from flwr_flynn._files import settle, writing
 from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
 from flwr_flynn.app.report.pictures import whole_page
+from flwr_flynn.federated import phases as phases  # makes their requests known
+from flwr_flynn.federated import request
 from flwr_flynn.federated.disclosure import Disclosure
-from flwr_flynn.federated.plan import SAID
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"
@@ -101,7 +102,7 @@ def sentence_of(record: dict[str, Any]) -> str:
     """One message in a sentence."""
     if record["refused"] is not None:
         return "A refusal with its reason, without a figure about the rows: nobody is singled out."
-    return SAID.get(record["phase" if record["kind"] == EXACT else "kind"], SAID[EXACT])
+    return request.sentence_of(record["phase"], record["kind"])
 
 
 def _row(record: dict[str, Any]) -> tuple[Any, ...]:

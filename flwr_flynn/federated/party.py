@@ -64,7 +64,7 @@ class Party(SampleAccess):
                 self._touched = False
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
-                if channel not in (None, expected := kind.channel_of(entries)):
+                if channel not in (None, expected := kind.channel):
                     raise PayloadError("channel", f"{expected} for phase {kind.phase}", channel)
                 names = announced_names(config) or ()
                 if names != self._names:
@@ -138,7 +138,7 @@ def _disclosure(
     return Disclosure(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         phase=clean(entries.get(PHASE), 64),
-        channel=channel or ("" if request is None else request.channel_of(entries)),
+        channel=channel or ("" if request is None else request.channel),
         kind=kind,
         refused=clean(answer.metrics[REFUSED], 1000) if REFUSED in answer.metrics else None,
         examples=answer.n_examples,

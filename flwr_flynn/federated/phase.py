@@ -56,6 +56,10 @@ ALL, NEW, COUNTED, PRESENT = "all", "new", "counted", "present"
 whose counts are in the sum; parties that are there."""
 
 
+def _always(_options: RunOptions) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Phase:
     """One step of a run. ``tests/own_phase_app`` is a Flower app with a histogram as a phase of its own.
@@ -71,7 +75,7 @@ class Phase:
         (state, batch, context) -> state with the phase's result.
     collect : callable, default=collect_each
     is_counting : bool, default=False
-        True for the counting, which goes on in later rounds for parties that are not counted yet.
+        True for the counting, which goes on in the next round until enough parties are counted.
     audience : {"all", "new", "counted", "present"}, default="all"
     eligible : callable, optional
         state -> cids of the only parties that the phase asks; for audience "counted".
@@ -81,6 +85,8 @@ class Phase:
         Earlier phases of which the first in the plan is where a run that stopped in this phase begins anew.
     content : str, default=""
         That of a party's answer in words, for the dry run.
+    applies : callable, default=always
+        Options of a run -> True where its plan has the phase.
     """
 
     name: str
@@ -94,6 +100,7 @@ class Phase:
     derives_specs: bool = False
     resumes_at: tuple[str, ...] = ()
     content: str = ""
+    applies: Callable[[RunOptions], bool] = _always
 
     def resumed_at(self, names: Collection[str]) -> str:
         """Name of the phase at which a run that stopped in this one begins anew; `names` are those of its plan."""

@@ -33,7 +33,10 @@ from flwr_flynn.federated.layout import (
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.protocol import (
     EXACT,
+    NOISY,
+    NOTHING,
     PHASE,
+    RESULTS,
     SECURE,
     TRAIN,
     VERSION,
@@ -42,7 +45,6 @@ from flwr_flynn.federated.protocol import (
     Config,
     Reply,
     Scalar,
-    key,
 )
 from flwr_flynn.federated.roster import Member, Sender
 from flwr_flynn.federated.run_spec import RunSpec
@@ -52,6 +54,15 @@ ENTRY_BYTES = 64
 
 _PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is packed
 
+
+SENTENCES = {
+    NOISY: "Sums with noise: nobody is singled out beyond the bound epsilon, which max-epsilon keeps.",
+    SECURE: "A masked summand: nobody is singled out, as a server that follows the protocol (secure) reads sums alone.",
+    RESULTS: "Results on held-out rows: only who knows all others can single one out; test-fraction=0 keeps them.",
+    NOTHING: "Nothing about the rows: nobody is singled out.",
+    EXACT: "Exact figures of another app about the rows: ask its authors whether a person is singled out.",
+}
+"""A sentence about a message, for a data-protection officer, by its kind of disclosure."""
 
 S = TypeVar("S")  # a statistic: a value of the party's samples that adds, exactly
 
@@ -65,6 +76,7 @@ class Request(ABC, Generic[S]):
     """
 
     phase: ClassVar[str]  # its name, on the wire as well
+    sentence: ClassVar[str] = SENTENCES[EXACT]  # about an answer of exact figures
     channel: ClassVar[str] = TRAIN
     is_withdrawal: ClassVar[bool] = False  # True if only parties that leave the federation answer
     is_update: ClassVar[bool] = False  # True if only parties whose samples have changed answer
@@ -114,11 +126,6 @@ class Request(ABC, Generic[S]):
     def bound(self) -> int | None:
         """The bound of the secure sum; None in clear."""
         return None
-
-    @classmethod
-    def channel_of(cls, entries: Mapping[str, Any]) -> str:
-        """The channel of a request with these entries."""
-        return TRAIN if key("bound") in entries else cls.channel
 
     @property
     def discloses(self) -> str:
@@ -294,6 +301,12 @@ def register(request: R) -> R:
         raise ConfigError("phase", "a new name", f"{request.phase!r} of {known.__qualname__}")
     _REQUESTS[request.phase] = request
     return request
+
+
+def sentence_of(phase: str, kind: str) -> str:
+    """A message in a sentence: by its phase where its figures are exact, else by its kind of disclosure."""
+    request = _REQUESTS.get(phase)
+    return request.sentence if kind == EXACT and request is not None else SENTENCES.get(kind, SENTENCES[EXACT])
 
 
 def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:

@@ -3,8 +3,8 @@
 Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.complete`.
 Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
 reports the others as missing. A phase behind the counts that fewer than `min_parties` answer leaves the model as it is.
-Counting goes on in every later round for parties that are not counted yet; where it adds one, the phases after it are
-done again. Replies of parties that were not asked are ignored.
+Counting goes on until enough parties are counted; later ones join by a run of their own. Replies of parties that were
+not asked are ignored.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Run:
         self.state = RunState(options.run_spec)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
         if options.federation is not None and (self.counting is None or self.needed <= 0):
-            self.state = self.state.with_result("counts", options.federation.totals)  # late parties are added to them
+            self.state = self.state.with_result("counts", options.federation.totals)
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
         self.traffic: dict[str, Traffic] = {}  # likewise
@@ -126,12 +126,9 @@ class Run:
         return "" if self.due is None else self.due.resumed_at([phase.name for phase in self.phases])
 
     def phase(self, channel: str) -> Phase | None:
-        """The phase for a channel's next step: the one that is due, or the counting of late parties."""
-        if (due := self.due) is not None and due.channel == channel:
-            return due
-        counting = self.counting
-        is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
-        return counting if is_late else None
+        """The phase for a channel's next step, if the one that is due is on it."""
+        due = self.due
+        return due if due is not None and due.channel == channel else None
 
     def ask(
         self, channel: str, present: Sequence[str], user_config: Callable[[], Mapping[str, Any]] | None = None
@@ -147,8 +144,9 @@ class Run:
             return None
         request = self._request(phase)
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
-        if (channel := request.channel_of(ours)) != phase.channel:
-            raise ConfigError("channel", f"{channel} for phase {phase.name}, as its request has it", phase.channel)
+        if request.channel != phase.channel:
+            expected = f"{request.channel} for phase {phase.name}, as its request has it"
+            raise ConfigError("channel", expected, phase.channel)
         config = merged({} if user_config is None else user_config(), ours)
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
@@ -222,8 +220,10 @@ class Run:
             roster.count(member, batch.taken_out.get(cid), ask.request.is_update)
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
-        if accepted or phase.channel == EVALUATE:
-            self._go_on(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
+        is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
+        if is_behind or (accepted and (batch.passed or not phase.is_counting)):
+            context = Context(self.options, self.counted, missing, names, ask.request)
+            self.state = phase.fold(self.state, batch, context)
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
@@ -233,16 +233,6 @@ class Run:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
         is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
         return self.options.min_parties if is_asked else 0
-
-    def _go_on(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
-        if phase.is_counting:
-            if not batch.passed:
-                return
-            later = [each.name for each in self.phases[self.phases.index(phase) + 1 :]]
-            self.state = self.state.without(later)
-            for name in later:
-                self.rosters.pop(name, None)
-        self.state = phase.fold(self.state, batch, context)
 
     def _start(self, phase: Phase, request: Request[Any]) -> Any:
         """The total of a phase before any answer."""
@@ -254,7 +244,7 @@ class Run:
         return phase.request(self.state, Context(self.options, self.counted))
 
     def _roster(self, phase: Phase) -> Roster:
-        """The roster of a phase; one of its own for every exchange of the evaluate channel."""
+        """The roster of a phase; another one for every exchange of the evaluate channel."""
         if phase.is_counting:
             return self.counted
         if phase.channel == TRAIN:

@@ -126,7 +126,7 @@ class FlyNNClient(NumPyClient):
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Answer a request of the evaluate channel: receive and evaluate the model, or participate in the selection."""
+        """Answer a request of the evaluate channel: receive the model, and evaluate it."""
         _log_package()
         answer = self.party.answer(config, parameters, EVALUATE)
         accuracy = answer.metrics.get("accuracy")

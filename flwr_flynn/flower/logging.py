@@ -15,6 +15,7 @@ from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.evaluation_result import Evaluation
+from flwr_flynn.federated.phase import ALL, NEW
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
@@ -74,7 +75,7 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
     `logged` has the last logged reason of each missing party, by name. The reason is not repeated; `logged` is updated.
     """
     phase, batch, names = result.phase, result.batch, result.names
-    if phase.channel == TRAIN:
+    if phase.audience in (ALL, NEW):
         done = ("updated" if run.options.purpose == "update" else "withdrawn") if batch.taken_out else "accepted"
         hidden = "number of samples hidden" if run.state.run_spec.mechanism is None else "noisy counts"
         for cid, member in batch.members.items():

@@ -143,7 +143,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask every party that is present and not counted yet."""
+        """Ask the parties that are present, as the phase that is due has it."""
         return self._messages(TRAIN, self._wait_for(grid), {**config, "server-round": server_round})
 
     def aggregate_train(
@@ -156,11 +156,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask the parties about the present counts: selection, or distribution and evaluation of the model."""
+        """Ask the parties to keep the model, and to evaluate it."""
         return self._messages(EVALUATE, _present(grid), {**config, "server-round": server_round})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add the confusion matrices, or make the selection."""
+        """Add the confusion matrices."""
         received = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
         if (metrics := self._add_evaluate(*received)) is None:
             return None

@@ -8,8 +8,9 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
-A run needs `FlyNNStrategy.num_rounds` rounds; more rounds are for late parties. After the last round
-`FlyNNStrategy.model` is the result. It raises an `AggregationError` if fewer than `min_parties` were counted.
+A run needs `FlyNNStrategy.num_rounds` rounds; more are for runs in which too few parties were counted at first. After
+the last round `FlyNNStrategy.model` is the result. It raises an `AggregationError` if fewer than `min_parties` were
+counted.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Ask every party that is present and not counted yet."""
+        """Ask the parties that are present, as the phase that is due has it."""
         self._clients = self._wait_for(client_manager)
         ask = self.run.ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
         return self._instructions(ask, FitIns)
@@ -277,7 +278,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Ask the parties about the present counts: selection, or distribution and evaluation of the model."""
+        """Ask the parties to keep the model, and to evaluate it."""
         self._clients, self._manager = _present(client_manager), client_manager
         ask = self.run.ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
         return self._instructions(ask, EvaluateIns)
@@ -288,7 +289,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add the confusion matrices, or make the selection."""
+        """Add the confusion matrices."""
         replies = [reply_of_evaluation(client.cid, res.num_examples, res.metrics) for client, res in results]
         figures = _figures(self.evaluate_metrics_aggregation_fn)
         metrics = self._add_evaluate(replies, _failures(failures), figures)

@@ -234,9 +234,6 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
         directions = np.linalg.solve(covariance, apart)
     except LinAlgError:  # of such products: the strength is less than that of the folds
         return None
-    # Of many classes, the scores of a sample differ most in those of its own class, of which the pooled covariance has
-    # little: log probabilities are too large by about the root of the number of classes.
-    directions *= math.sqrt(2 / len(means))
     return weights @ directions, (intercepts - centre) @ directions - (apart * directions).sum(axis=0) / 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -209,13 +210,16 @@ class Model:
         """The same, (n, L), with all classes taken for equally frequent.
 
         The sum of the calibrated log probabilities of the members, each times its weight; of a refined model log odds,
-        see `refined_scores`. With a Gram matrix the mean of the log probabilities of both sides.
+        see `refined_scores`. With a Gram matrix the mean of the log probabilities of both sides, times the root of
+        2 / L: of many classes, the discriminant scores of a sample differ most in those of its own class, of which the
+        pooled covariance has little.
         """
         total = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
         if self.gram is None:
             return total
         total *= 1 - SHARE
         add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, SHARE, total)
+        total *= math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
         return self._with_empty_below(total)
 
     def _with_empty_below(self, total: Scores) -> Scores:

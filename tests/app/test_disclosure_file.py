@@ -16,8 +16,9 @@ from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
-from flwr_flynn.federated.plan import SAID, phases_of
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, REFUSED
+from flwr_flynn.federated.request import SENTENCES
 from flwr_flynn.model.candidates import HashPlan
 from tests.app.test_client_app import RUN, asking, context, fit
 
@@ -47,8 +48,8 @@ def test_each_message_is_a_line_and_a_row_of_the_page(own: dict[str, Any], tmp_p
     shown = (tmp_path / "left.html").read_text()
     assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
     assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
-    assert [shown.count(SAID["counts"]), shown.count("<details>")] == [2, 3]  # at the top, and in its row
-    assert shown.index(SAID["counts"]) < shown.index("<table") < shown.index("<details>")
+    assert [shown.count(CountsRequest.sentence), shown.count("<details>")] == [2, 3]  # at the top, and in its row
+    assert shown.index(CountsRequest.sentence) < shown.index("<table") < shown.index("<details>")
     assert shown.index("none.npz") < shown.index("number of samples sent along: 64")  # the latest first
     if os.name != "nt":
         assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("left.jsonl", "left.html")} == {0o600}
@@ -59,10 +60,10 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind() -> No
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
     assert {"schema", "columns", "counts", "selection", "gram"} == set(names)
     plain = {"refused": None, "kind": EXACT}
-    assert SAID[EXACT] not in {sentence_of(plain | {"phase": name}) for name in names}
+    assert SENTENCES[EXACT] not in {sentence_of(plain | {"phase": name}) for name in names}
     for kind in KINDS:
-        assert sentence_of({"refused": None, "phase": "an own phase", "kind": kind}) == SAID[kind]
-    assert sentence_of({"refused": "why"}) not in SAID.values()
+        assert sentence_of({"refused": None, "phase": "an own phase", "kind": kind}) == SENTENCES[kind]
+    assert sentence_of({"refused": "why"}) not in SENTENCES.values()
 
 
 def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path: Path) -> None:

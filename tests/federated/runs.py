@@ -118,6 +118,10 @@ def statistic_of(request: Request[Any], party: Party, member: Member | None = No
     return request.read(codec.read_tensors(reply.tensors), reply, member)
 
 
+DUE = ""
+"""The channel of the phase that is due."""
+
+
 @dataclass
 class Exchange:
     """A run and its parties, driven step by step.
@@ -142,7 +146,8 @@ class Exchange:
     ) -> ExchangeResult | None:
         """One exchange with the parties that are there; those in `failures` answer with an error."""
         here = list(self.parties if present is None else present)
-        ask = self.run.ask(channel, here)
+        due = self.run.due
+        ask = self.run.ask(channel or ("" if due is None else due.channel), here)
         if ask is None:
             return None
         self.asked.append((ask.phase.name, list(ask.cids)))

@@ -164,7 +164,7 @@ def test_a_request_survives_its_config(case: Case) -> None:
     again = type(request_).from_config(Config(config), arrays, case.party(SOME))
     assert again.to_config() == config
     assert [(array.dtype, array.tolist()) for array in again.arrays()] == [(a.dtype, a.tolist()) for a in arrays]
-    assert (again.discloses, again.channel_of(config)) == (request_.discloses, request_.channel_of(config))
+    assert (again.discloses, again.channel) == (request_.discloses, request_.channel)
     assert again.n_entries == request_.n_entries
     assert [each.shape for each in again.layout] == [each.shape for each in request_.layout]
 

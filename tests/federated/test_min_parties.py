@@ -6,9 +6,9 @@ from typing import Any
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
-from tests.federated.runs import AUTO, GRID, Exchange, exchange, in_process, options_for, sha256, shares
+from tests.federated.runs import AUTO, DUE, GRID, Exchange, exchange, in_process, options_for, sha256, shares
 
 REASON = "set aside: 1 of at least 3 parties replied"
 
@@ -20,14 +20,14 @@ def until(phase: str, **changes: Any) -> Exchange:
         object.__setattr__(party.options, "gram", True)
     steps.step(TRAIN)
     while steps.run.due is not None and steps.run.due.name != phase:
-        steps.step(EVALUATE)
+        steps.step(DUE)
     return steps
 
 
 def left_alone(steps: Exchange, phase: str) -> Run:
     """The run after an exchange that one party alone answers."""
     before = sha256(steps.run.model)
-    taken = steps.step(EVALUATE, failures=dict.fromkeys("123", "failed: killed"))
+    taken = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
     assert (taken.phase.name, list(taken.batch.passed)) == (phase, [])
     assert taken.missing["party-0"] == REASON
     assert sha256(steps.run.model) == before
@@ -55,9 +55,9 @@ def test_figures_of_one_party_of_three_are_none() -> None:
 
 def test_as_many_as_are_needed_decide() -> None:
     steps = until("selection")
-    steps.step(EVALUATE, failures={"3": "failed: killed"})
+    steps.step(DUE, failures={"3": "failed: killed"})
     assert steps.run.state.results["selection"].parties == 3
-    steps.step(EVALUATE, failures={"2": "failed: killed"})
+    steps.step(DUE, failures={"2": "failed: killed"})
     assert steps.run.state.results["evaluation"].figures is not None
 
 
@@ -76,7 +76,7 @@ def test_a_saved_committee_stays_where_too_few_answer_the_selection_of_a_later_r
     parties = [party_of(**shares(n=5)[i], name=f"new-{i}", min_examples=1) for i in (3, 4)]
     steps = Exchange(Run(strict), {"8": parties[0], "9": parties[1]})
     steps.step(TRAIN)
-    steps.step(EVALUATE, failures={"9": "failed: killed"})
+    steps.step(DUE, failures={"9": "failed: killed"})
     members = steps.run.model.model_.members
     assert [member.spec for member in members] == list(saved.run_spec.specs)
     assert [member.weight for member in members] == [member.weight for member in saved.shared.members]

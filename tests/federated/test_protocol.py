@@ -41,7 +41,7 @@ def test_keys_are_written_with_hyphens() -> None:
 def test_a_party_finds_a_request_by_the_name_of_its_phase(name: str) -> None:
     kind = request_of({PHASE: name})
     assert (kind, kind.phase) == (REQUESTS[name], name)
-    assert kind.channel == (EVALUATE if name in ("selection", "evaluation") else TRAIN)
+    assert kind.channel == (EVALUATE if name == "evaluation" else TRAIN)
     assert phases.__name__ == "flwr_flynn.federated.phases"
 
 

@@ -27,6 +27,7 @@ from tests.fakes import CLASSES, SPEC, counts_of, dealt, federation_of, good_rep
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
+    DUE,
     GRID,
     LABELS,
     TRAINING,
@@ -71,15 +72,14 @@ def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict
 
 def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
     steps = exchange(AUTO)
-    assert steps.step(EVALUATE) is None
-    for phase in ("columns", "counts"):
+    for phase in ("columns", "counts", "selection"):
+        assert steps.step(EVALUATE) is None
         steps.step(TRAIN)
         assert steps.asked[-1][0] == phase
     assert steps.step(TRAIN) is None
-    for phase in ("selection", "evaluation"):
-        steps.step(EVALUATE)
-        assert steps.asked[-1][0] == phase
-    assert steps.step(EVALUATE) is None
+    steps.step(EVALUATE)
+    assert steps.asked[-1][0] == "evaluation"
+    assert steps.step(DUE) is None
     assert steps.run.complete([], Failures()) is None
 
 
@@ -127,14 +127,14 @@ def test_a_party_lost_after_the_counts_stays_counted_and_is_missing_later(leaves
     steps = exchange(GRID)
     steps.step(TRAIN)
     present = "012" if leaves else "0123"
-    steps.step(EVALUATE, present, failures={"3": "failed: gone"})
+    steps.step(DUE, present, failures={"3": "failed: gone"})
     run = steps.run
     selection = run.state.results["selection"]
     assert run.counts.n_examples == 120
     assert selection.missing == {"party-3": "not there to be asked" if leaves else "failed: gone"}
     lost = dealt(LABELS, 4, "iid")[3]
     assert selection.examples == 120 - int(TRAINING[lost].sum())
-    steps.step(EVALUATE)
+    steps.step(DUE)
     assert run.state.results["evaluation"].missing == {}
 
 
@@ -142,26 +142,25 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
     steps = exchange(GRID)
     steps.step(TRAIN)
     suggested = suggest_decay(steps.run.counts)
-    steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
+    steps.step(DUE, failures=dict.fromkeys("0123", "failed: gone"))
     selection = steps.run.state.results["selection"]
     assert (selection.specs, selection.parties, selection.accuracies, selection.accuracy) == ((0,), 0, (), None)
     assert steps.run.model.decay_ == selection.scorings[0].decay == suggested
-    steps.step(EVALUATE)
+    steps.step(DUE)
     assert steps.run.state.results["evaluation"].figures is not None
 
 
 # ---- counting goes on
 
 
-def test_a_round_that_adds_nobody_leaves_the_later_phases_alone() -> None:
+def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join() -> None:
     steps = exchange(GRID)
+    steps.step(TRAIN, "012")
     steps.rounds()
-    results = dict(steps.run.state.results)
-    steps.parties["4"] = party_of(X[:, :3], LABELS)
-    steps.step(TRAIN)
-    assert steps.asked[-1] == ("counts", ["4"])
-    assert dict(steps.run.state.results) == results
-    assert list(steps.run.counted.missing) == ["node 4"]
+    assert steps.asked == [("counts", [*"012"]), ("selection", [*"012"]), ("evaluation", [*"0123"])]
+    saved = steps.run.federation("1")
+    joining = options_for(saved.run_spec.specs, federation=saved, purpose="join")
+    assert Exchange(Run(RunOptions(**joining)), steps.parties).rounds().counts == exchange(GRID).rounds().counts
 
 
 def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
@@ -171,14 +170,14 @@ def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
     with raises(AggregationError, counted=2, min_parties=3):
         _ = steps.run.model
     steps.step(TRAIN, "012")
-    assert steps.step(EVALUATE) is not None
+    assert steps.step(DUE) is not None
     assert steps.run.model.counts_.n_examples > 0
 
 
-def test_with_one_round_there_is_a_selected_model_and_no_figures() -> None:
+def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     run = exchange(GRID).rounds(1)
-    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.scoring.decay)
-    assert "evaluation" not in run.state.results
+    assert (run.model.spec_, run.model.decay_) == (GRID[0], suggest_decay(run.counts))
+    assert run.state.results.keys() == {"counts"}
 
 
 # ---- failures that are not accepted
@@ -218,7 +217,7 @@ def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(f
 def test_where_failures_are_not_accepted_a_selection_is_whole_or_none() -> None:
     steps = exchange(GRID, accept_failures=False)
     steps.step(TRAIN)
-    steps.step(EVALUATE, failures={"3": "failed: gone"})
+    steps.step(DUE, failures={"3": "failed: gone"})
     selection = steps.run.state.results["selection"]
     assert (selection.parties, selection.specs, selection.accuracies) == (0, (0,), ())
     assert steps.run.model.spec_ == GRID[0]
@@ -362,7 +361,7 @@ def test_two_that_stand_for_one_member_count_once() -> None:
     assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
     X, y = points(4, ord("a"))
     parties = {cid: party_of(X, y, name="a") for cid in ("55", "56")}
-    ask = run.ask(EVALUATE, list(parties))
+    ask = run.ask(TRAIN, list(parties))
     assert ask is not None
     replies = [Exchange(run, parties).reply(ask, cid) for cid in parties]
     taken = run.complete(replies, Failures())

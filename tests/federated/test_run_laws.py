@@ -1,4 +1,4 @@
-"""Laws of every run, over a registry of plans: the pooled model, whoever is late, leaves or goes on from a file."""
+"""Laws of every run, over a registry of plans: the pooled model, whoever leaves or goes on from a file."""
 
 from __future__ import annotations
 
@@ -179,31 +179,6 @@ def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name: s
     assert secret.num_rounds == len(secret.phases) - 1
     figures = [run.state.results["evaluation"].figures["accuracy"] for run in (clear, secret)]
     assert figures[0] == figures[1]
-
-
-# ---- late parties
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_late_parties_are_counted_and_the_later_phases_run_anew(name: str) -> None:
-    steps = steps_of(name)
-    counting = steps.run.counting
-    assert counting is not None
-    index = steps.run.phases.index(counting)
-    for _ in steps.run.phases[:index]:
-        steps.step(TRAIN)
-    steps.step(TRAIN, "012")
-    later = steps.run.phases[index + 1 :]
-    for _ in later:
-        steps.step(EVALUATE, "012")
-    assert {phase.name for phase in later} <= steps.run.state.results.keys()
-    steps.step(TRAIN, "123")  # party 0 is gone: nothing is lost
-    assert steps.asked[-1] == ("counts", ["3"])
-    assert not {phase.name for phase in later} & steps.run.state.results.keys()
-    for _ in later:
-        steps.step(EVALUATE)
-    assert steps.run.due is None
-    assert digest(steps.run) == digest(whole_of(name))
 
 
 # ---- saved and resumed

@@ -98,11 +98,11 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     assert metrics.keys() == {STATISTIC, "accuracy", PARTY}
 
 
-def test_in_a_selection_there_is_no_loss() -> None:
+def test_a_selection_is_answered_on_the_train_channel() -> None:
     X, y = points(60, seed=1)
     request = SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),))
-    loss, n_examples, metrics = FlyNNClient(X, y).evaluate(request.arrays(), config_of(request))
-    assert (loss, n_examples, metrics.keys()) == (0.0, 60, {STATISTIC, SECONDS})
+    arrays, n_examples, metrics = FlyNNClient(X, y).fit(request.arrays(), config_of(request))
+    assert (len(arrays), n_examples, metrics.keys()) == (3, 60, {SECONDS})
 
 
 def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:

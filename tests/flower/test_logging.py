@@ -38,8 +38,8 @@ def test_the_plan_is_told_before_a_run() -> None:
 
 def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     steps = exchange(AUTO)
-    columns, counts = step(steps, TRAIN), step(steps, TRAIN)
-    selection, evaluation = step(steps, EVALUATE), step(steps, EVALUATE)
+    columns, counts, selection = (step(steps, TRAIN) for _ in range(3))
+    evaluation = step(steps, EVALUATE)
     assert "columns: 4 of 4 parties; next: counts" in columns
     hashes = [line for line in columns if line.startswith("hash: ")]
     assert len(hashes) == len(steps.run.state.run_spec.specs) == 6
@@ -65,7 +65,7 @@ def test_missing_and_repeating_parties_are_told() -> None:
     assert "counts: node 3: missing: failed: gone" in lines
     assert lines[-1] == "counts: 3 of 4 parties, 3 in all; at least 4 are needed; next: counts"
     step(steps, TRAIN)
-    lines = step(steps, EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
+    lines = step(steps, TRAIN, failures=dict.fromkeys("0123", "failed: gone"))
     assert lines[-1].startswith("selection: candidates 1 (1.00) of 2, ")
     assert "not compared" in lines[-1]
 
@@ -101,7 +101,7 @@ def test_levels_tell_what_needs_a_look() -> None:
 
 
 def test_a_reason_is_told_once_and_again_where_it_is_another() -> None:
-    steps, told = exchange(AUTO), dict[str, str]()
+    steps, told = exchange(AUTO, min_parties=4), dict[str, str]()
     found = []
     for reason in ("failed: no", "failed: no", "failed: yes"):
         taken = steps.step(TRAIN, failures={"3": reason})

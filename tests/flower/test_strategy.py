@@ -12,12 +12,13 @@ from flwr.server import Server
 
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import STATISTIC
+from flwr_flynn.federated.protocol import STATISTIC, Reply
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.metrics import scores
 from tests.fakes import CLASSES, HASHER, SPEC, Proxy, counting, counts_of, fit_res, good_res, manager, points
+from tests.federated.phases.test_evaluation import with_matrix
 from tests.raising import raises
 
 
@@ -193,14 +194,15 @@ def test_the_model_is_distributed_once() -> None:
         assert decoded(ins.parameters) == strategy.counts
     strategy.aggregate_evaluate(1, [(proxy, eval_res(GOOD)) for proxy, _ in asked], [])
     assert strategy.configure_evaluate(2, NO_PARAMETERS, clients) == []
-    take(strategy, 3, [(Proxy("3"), good_res(seed=2))])
-    assert len(strategy.configure_evaluate(3, NO_PARAMETERS, manager(*map(Proxy, "123")))) == 3
 
 
-def eval_res(matrix: Any, n: int | None = None, **metrics: Any) -> EvaluateRes:
+NO_REPLY = Reply("", (), 0, {})
+
+
+def eval_res(matrix: Any, n: int | None = None, own: Any = None, **metrics: Any) -> EvaluateRes:
     metrics = {key.replace("_", "-"): value for key, value in metrics.items()}
     if matrix is not None:
-        metrics[STATISTIC] = codec.join(codec.write_tensors([np.array(matrix)]))
+        metrics[STATISTIC] = codec.join(with_matrix(NO_REPLY, matrix, own=own).tensors)
         n = int(np.sum(matrix)) if n is None else n
     return EvaluateRes(Status(Code.OK, "Success"), float("nan"), n, metrics)
 
@@ -226,9 +228,7 @@ def test_confusion_matrices_are_added_up() -> None:
 
 
 def test_results_with_class_prior_are_beside_those_of_the_model() -> None:
-    res = eval_res(GOOD)
-    matrices = [np.array(GOOD), np.array([[3, 0, 0], [0, 3, 0], [0, 0, 4]])]
-    res.metrics[STATISTIC] = codec.join(codec.write_tensors(matrices))
+    res = eval_res(GOOD, own=[[3, 0, 0], [0, 3, 0], [0, 0, 4]])
     strategy = counted()
     loss, metrics = tried(strategy, [(Proxy("1"), res), (Proxy("2"), eval_res(BAD)), (Proxy("3"), eval_res(None, 0))])
     assert loss == 1 - metrics["accuracy"] == 1 - 10 / 12

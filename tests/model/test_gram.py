@@ -278,7 +278,7 @@ def test_a_model_averages_both_log_probabilities() -> None:
         assert both.model_.members == plain.model_.members
         ours = plain.with_prior(frequencies=[1, 1, 1]).predict_proba(X)
         theirs = log_softmax(found.log_odds(X), axis=1)
-        equal = softmax((np.log(ours) + theirs) / 2, axis=1)
+        equal = softmax((np.log(ours) + theirs) / 2 * np.sqrt(2 / 3), axis=1)
         expected = softmax(np.log(equal) + np.log(np.bincount(Y)), axis=1)
         np.testing.assert_allclose(both.predict_proba(X), expected, rtol=1e-6, atol=1e-9)
         assert_array_equal(both.novelty(X), plain.novelty(X))

@@ -23,6 +23,7 @@ from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
@@ -36,6 +37,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.tables.schema import Schema
 
+_BINS_CONTENT = "samples in bins of the columns"
 _CONTENT = "histograms of the columns, and the samples of each class"
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
@@ -56,6 +58,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "columns"
+    sentence = "Every min-examples-th value of a column, by class: no row follows, but a value may be one person's."
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", checked_classes(self.classes))
@@ -184,7 +187,11 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT)
+def _is_planned(options: RunOptions) -> bool:
+    return options.plan is not None
+
+
+COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT, applies=_is_planned)
 
 
 SPLITS = (1024, 128, 32, 32, 32)
@@ -285,6 +292,11 @@ _FOLDS: list[tuple[str, Any]] = [
 ]
 
 BINS = [
-    Phase(name, TRAIN, partial(_ask, before=before), fold, derives_specs=True, content="samples in bins of the columns")
+    replace(COLUMNS, name=name, request=partial(_ask, before=before), fold=fold, content=_BINS_CONTENT)
     for (name, fold), before in zip(_FOLDS, ("", *(name for name, _ in _PARTS)), strict=True)
 ]
+
+
+def phases_for(options: RunOptions) -> list[Phase]:
+    """The phase of a run in clear, or those of a secure one."""
+    return BINS if options.run_spec.is_secure else [COLUMNS]

@@ -33,37 +33,21 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
     return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
 
 
-class ExactCountsRequest(RunRequest[CountsOfSpecs]):
-    """A request for exact counts of some samples by each of a run's specs."""
-
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
-        return cls(cls.admitted(config, party))
-
-    def fields(self, sizes: Sizes) -> list[Field]:
-        return codec.counts_fields(self.run.hashers, self.run.n_classes, sizes.total)
-
-    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
-        return [counts.array for counts in statistic.parts]
-
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
-        return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
-
-    def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
-        if (n_examples := statistic.parts[0].n_examples) != sizes.total:
-            raise PayloadError("counts", f"{sizes.total} examples as announced", n_examples)
-
-
 @register
 @dataclass(frozen=True)
-class CountsRequest(ExactCountsRequest):
+class CountsRequest(RunRequest[CountsOfSpecs]):
     """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
 
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
     totals: CountsOfSpecs | None = None  # of the saved run; the server's alone
 
     phase = "counts"
+    sentence = "Sums by class: who is alone in a class is singled out, and a known row found, unless epsilon or secure."
     proves = True
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+        return cls(cls.admitted(config, party))
 
     @property
     def start(self) -> CountsOfSpecs:
@@ -81,7 +65,7 @@ class CountsRequest(ExactCountsRequest):
     def fields(self, sizes: Sizes) -> list[Field]:
         run = self.run
         if run.mechanism is None:
-            return super().fields(sizes)
+            return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
         field = codec.release_field(run.hasher, run.mechanism, sizes.total)
         # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the release alone.
         return [field if run.bound is None else replace(field, most=sizes.total)]
@@ -92,20 +76,17 @@ class CountsRequest(ExactCountsRequest):
         return self.answer(CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES)
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
-        parts = super().parts(statistic)
+        parts = [counts.array for counts in statistic.parts]
         if self.run.mechanism is None or self.bound is None:
             return parts
         return [np.clip(part, -self.bound, self.bound) for part in parts]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
         if self.run.mechanism is None:
-            return super().of_parts(parts, n_parties)
+            return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
         return CountsOfSpecs((codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),))
 
-    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        return self.counted(party)
-
-    def counted(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
+    def measured(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
         """Counts of the party's samples, or of those `before` their change, and the number of samples."""
         X, codes = party.inputs(self.run, before)
         progress = party.progress(len(codes) * len(self.run.specs))
@@ -126,8 +107,8 @@ class CountsRequest(ExactCountsRequest):
         return Sizes(announced, announced)
 
     def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
-        if self.run.mechanism is None:
-            super().check(statistic, sizes)
+        if self.run.mechanism is None and (n_examples := statistic.parts[0].n_examples) != sizes.total:
+            raise PayloadError("counts", f"{sizes.total} examples as announced", n_examples)
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return statistic.parts[0].n_per_class if self.run.is_plain else None
@@ -242,13 +223,13 @@ class UpdateRequest(WithdrawRequest):
         before = [replace(field, name="counts before") for field in super().fields(Sizes(0, self.most_examples))]
         return before + super().fields(sizes)
 
-    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        before, _ = self.counted(party, before=True)
-        after, n_examples = self.counted(party)
+    def measured(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
+        then, _ = super().measured(party, before=True)
+        after, n_examples = super().measured(party)
         first = after.parts[0]
-        changed = -(-np.abs(first.array - before.parts[0].array).sum(axis=1) // first.hash_nnz)
+        changed = -(-np.abs(first.array - then.parts[0].array).sum(axis=1) // first.hash_nnz)
         party.warn_of_few(changed.tolist())
-        return UpdatedCounts(after.parts, before), n_examples
+        return UpdatedCounts(after.parts, then), n_examples
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
         assert isinstance(statistic, UpdatedCounts)  # of this request
@@ -297,12 +278,5 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one, or replaced in it."""
     audience = ALL if options.purpose in _KINDS else NEW
-    return Phase(
-        "counts",
-        TRAIN,
-        _request,
-        _fold,
-        is_counting=True,
-        audience=audience,
-        content="class counts of the active bits of each hash",
-    )
+    content = "class counts of the active bits of each hash"
+    return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience, content=content)

@@ -15,7 +15,7 @@ own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -152,10 +152,6 @@ class EvaluationRequest(RunRequest[Tables]):
             party.check_memory(24 * n_integers, f"results of {n_integers} integers")
         return found
 
-    @classmethod
-    def channel_of(cls, entries: Mapping[str, Any]) -> str:
-        return cls.channel
-
     @property
     def bound(self) -> int | None:
         """None: an evaluation that distributes the model is in clear."""
@@ -220,7 +216,7 @@ class EvaluationRequest(RunRequest[Tables]):
             del scores, posterior  # those of the next batch take as much memory
         for table, sums in zip(tables[::2], tables[1::2], strict=True):
             table[:], sums[:] = above_floor(table, sums, least)
-        return _results(*matrices, tables), int(matrices[0].sum())
+        return _results(matrices[0], matrices[1], tables), int(matrices[0].sum())
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
         shared, own, n_own, *scores = statistic.tables
@@ -330,8 +326,22 @@ def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> Run
 
 
 EVALUATION = Phase(
-    "evaluation", EVALUATE, _request, _fold, partial(collect_each, keep=of_party), audience=PRESENT, content=_CONTENT
+    "evaluation",
+    EVALUATE,
+    _request,
+    _fold,
+    partial(collect_each, keep=of_party),
+    audience=PRESENT,
+    content=_CONTENT,
+    applies=lambda options: options.is_evaluated or options.distribute,
 )
 SECURE_EVALUATION = Phase(
-    "secure evaluation", TRAIN, _secure_request, _fold_summed, collect_secure, audience=COUNTED, content=_CONTENT
+    "secure evaluation",
+    TRAIN,
+    _secure_request,
+    _fold_summed,
+    collect_secure,
+    audience=COUNTED,
+    content=_CONTENT,
+    applies=lambda options: options.sums_results,
 )

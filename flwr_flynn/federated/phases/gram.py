@@ -24,7 +24,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.gram import (
@@ -53,7 +53,7 @@ class GramRequest(RunRequest[GramMatrix]):
     weights: tuple[int, ...]  # of the classes
 
     phase = "gram"
-    channel = EVALUATE
+    sentence = "Products of rows: a person may be singled out where rows are few, so they need gram=true or secure."
 
     @property
     def n_rows(self) -> int:
@@ -185,4 +185,13 @@ def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunSt
 
 # They depend on candidates that are not selected, too, which are not saved.
 _PRODUCTS = "products of the samples' hashes with each other in two folds, and their sums by class"
-GRAM = Phase("gram", EVALUATE, _ask, _solve, audience=COUNTED, resumes_at=("selection",), content=_PRODUCTS)
+GRAM = Phase(
+    "gram",
+    TRAIN,
+    _ask,
+    _solve,
+    audience=COUNTED,
+    resumes_at=("selection",),
+    content=_PRODUCTS,
+    applies=lambda options: options.has_gram,
+)

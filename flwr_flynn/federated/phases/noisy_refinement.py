@@ -22,10 +22,11 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined
 from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, NOISY, Answer, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Array, Config, Reply, Scalar, key
 from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, counted_member, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -51,7 +52,6 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
     centre: npt.NDArray[np.int64]
 
     phase = "noisy refinement"
-    channel = EVALUATE
 
     @classmethod
     def disclosure(cls, run: RunSpec) -> str:
@@ -142,8 +142,9 @@ def _name(number: int) -> str:
     return f"noisy refinement {number}"
 
 
-def noisy_refinements(run: RunSpec) -> list[Phase]:
+def phases_for(options: RunOptions) -> list[Phase]:
     """The phases of a run's rounds; none without such a mechanism."""
-    n_rounds = 0 if run.mechanism is None else run.mechanism.n_rounds
+    mechanism = options.run_spec.mechanism
+    n_rounds = 0 if mechanism is None else mechanism.n_rounds
     make = partial(Phase, audience=COUNTED, resumes_at=(_name(1),), content="a sum of clipped gradients")
-    return [make(_name(n), EVALUATE, partial(_ask, number=n), partial(_fold, number=n)) for n in range(1, n_rounds + 1)]
+    return [make(_name(n), TRAIN, partial(_ask, number=n), partial(_fold, number=n)) for n in range(1, n_rounds + 1)]

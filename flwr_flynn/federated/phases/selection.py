@@ -20,10 +20,11 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
@@ -60,7 +61,7 @@ class SelectionRequest(RunRequest[Tables]):
     candidates: Candidates  # scorings of each spec
 
     phase = "selection"
-    channel = EVALUATE
+    sentence = "Scores summed over all rows: nobody is singled out of many."
 
     def to_config(self) -> dict[str, Scalar]:
         pairs = [[[scoring.rule, scoring.decay] for scoring in entries] for entries in self.candidates]
@@ -198,4 +199,10 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("selection", selection)
 
 
-SELECTION = Phase("selection", EVALUATE, _request, _fold, audience=COUNTED, content=_CONTENT)
+def _applies(options: RunOptions) -> bool:
+    """True where several candidates are to be tried, and a resumed run is not past that."""
+    saved = options.federation if options.purpose == "resume" and options.has_members else None
+    return options.selects and not (saved is not None and saved.is_past_selection)
+
+
+SELECTION = Phase("selection", TRAIN, _request, _fold, audience=COUNTED, content=_CONTENT, applies=_applies)

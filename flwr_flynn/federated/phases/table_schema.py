@@ -36,6 +36,7 @@ class SchemaRequest(Request[TableSummary]):
     """Ask for the summary of the party's columns, as JSON in the form of bytes."""
 
     phase = "schema"
+    sentence = "Columns and frequent texts: nobody is singled out, as min-examples rows must have a text."
 
     def to_config(self) -> dict[str, Scalar]:
         return {}
@@ -128,4 +129,13 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
 
 
 _CONTENT = "names, kinds, levels and gaps of the columns"
-SCHEMA = Phase("schema", TRAIN, _ask, _fold, partial(collect_each, keep=_held), derives_specs=True, content=_CONTENT)
+SCHEMA = Phase(
+    "schema",
+    TRAIN,
+    _ask,
+    _fold,
+    partial(collect_each, keep=_held),
+    derives_specs=True,
+    content=_CONTENT,
+    applies=lambda options: options.learn_schema,
+)

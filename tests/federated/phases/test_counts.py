@@ -87,7 +87,7 @@ HOSTILE: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_reply_costs_its_sender_alone_and_all_its_specs(name: str) -> None:
     arrays, n = HOSTILE[name]
-    steps = exchange(GRID, max_examples_per_party=50)
+    steps = exchange(GRID, max_examples_per_party=50, min_parties=4)
 
     def spoil(reply: Reply) -> Reply:
         return replace(reply, tensors=codec.write_tensors(arrays), n_examples=n) if reply.cid == "3" else reply

@@ -21,7 +21,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.gram import GRAM, GramRequest
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -41,7 +41,7 @@ from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import content_shares
 from tests.fakes import evaluation_of
-from tests.federated.runs import Exchange, in_process, refusal
+from tests.federated.runs import DUE, Exchange, in_process, refusal
 from tests.memory import traced
 from tests.raising import raises
 
@@ -143,7 +143,7 @@ def test_a_party_lost_in_the_exchange_is_missing_from_that_alone(how: str) -> No
     steps = counted()
     reasons = {"failed": "failed: no", "gone": "not there to be asked", "silent": "no reply"}
     steps.lost = {"3"} if how == "silent" else set()
-    steps.step(EVALUATE, "012" if how == "gone" else None, {"3": "failed: no"} if how == "failed" else None)
+    steps.step(DUE, "012" if how == "gone" else None, {"3": "failed: no"} if how == "failed" else None)
     steps.lost = set()
     run = steps.rounds(1)
     assert run.state.results["gram"].missing == {"party-3": reasons[how]}
@@ -159,7 +159,7 @@ def test_a_party_lost_in_the_exchange_is_missing_from_that_alone(how: str) -> No
 
 def test_where_nobody_answers_there_is_no_gram_matrix() -> None:
     steps = counted()
-    steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
+    steps.step(DUE, failures=dict.fromkeys("0123", "failed: gone"))
     run = steps.rounds(1)
     assert scoring_of(run) is None
     assert list(run.state.results["gram"].missing) == [f"party-{i}" for i in range(4)]
@@ -169,7 +169,7 @@ def test_where_nobody_answers_there_is_no_gram_matrix() -> None:
 def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
     """They would speak against the class, whatever the sample."""
     steps = counted("one class each")
-    steps.step(EVALUATE, failures={"1": "failed: no"})
+    steps.step(DUE, failures={"1": "failed: no"})
     run = steps.rounds(1)
     assert scoring_of(run) is None
     assert run.state.results["gram"].missing == {"party-1": "failed: no"}
@@ -250,14 +250,14 @@ SUMS: dict[str, Callable[[Reply], Reply]] = {
 def without_one() -> str:
     """The model of a run that loses a party in the exchange."""
     silent = counted()
-    silent.step(EVALUATE, failures={"3": "failed"})
+    silent.step(DUE, failures={"3": "failed"})
     return digest(silent.rounds())
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     steps = counted()
-    taken = steps.step(EVALUATE, spoil=lambda reply: SUMS[name](reply) if reply.cid == "3" else reply)
+    taken = steps.step(DUE, spoil=lambda reply: SUMS[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
     assert taken.phase is GRAM
     assert list(taken.missing) == list(steps.run.state.results["gram"].missing) == ["party-3"]
@@ -421,7 +421,7 @@ def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> No
 def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> None:
     steps = counted()
     steps.parties["3"].options = PartyOptions(name="party-3", min_examples=1)
-    steps.step(EVALUATE)
+    steps.step(DUE)
     missing = steps.run.state.results["gram"].missing
     assert list(missing) == ["party-3"]
     assert "node-config gram" in missing["party-3"]

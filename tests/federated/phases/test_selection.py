@@ -16,7 +16,7 @@ from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.selection import Selection, SelectionRequest, candidates_for, select
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -25,6 +25,7 @@ from flwr_flynn.model.scoring import TEMPERATURES, ScoringRule
 from flwr_flynn.model.selection import Choice, fit_members
 from tests.federated.runs import (
     AUTO,
+    DUE,
     GRID,
     LABELS,
     NAMES,
@@ -129,7 +130,7 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     steps = exchange(GRID)
     steps.step(TRAIN)
     before = steps.run.totals
-    taken = steps.step(EVALUATE, spoil=lambda reply: HOSTILE[name](reply) if reply.cid == "3" else reply)
+    taken = steps.step(DUE, spoil=lambda reply: HOSTILE[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
     selection = steps.run.state.results["selection"]
     assert list(taken.missing) == list(selection.missing) == ["party-3"]
@@ -138,14 +139,14 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     assert steps.run.totals == before
     silent = exchange(GRID)
     silent.step(TRAIN)
-    silent.step(EVALUATE, failures={"3": "failed"})
+    silent.step(DUE, failures={"3": "failed"})
     assert replace(selection, missing={}) == replace(silent.run.state.results["selection"], missing={})
 
 
 def test_replies_count_once_and_strangers_do_not() -> None:
     steps = exchange(GRID)
     steps.step(TRAIN)
-    ask = steps.run.ask(EVALUATE, [*steps.parties, "stranger"])
+    ask = steps.run.ask(TRAIN, [*steps.parties, "stranger"])
     assert ask is not None
     assert ask.cids == list(steps.parties)
     replies = [Exchange(steps.run, steps.parties).reply(ask, cid) for cid in ask.cids]
