@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import IO, Any
 
 import numpy as np
@@ -23,10 +24,9 @@ from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
 from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.noise_record import Release
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
@@ -202,7 +202,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
 
 def _member_header(member: ModelMember) -> dict[str, Any]:
     scoring = {name: getattr(member.scoring, name) for name in ("rule", "decay", "temperature")}
-    rest = {"weight": member.weight, "noise": [release.to_dict() for release in member.counts.noise]}
+    rest = {"weight": member.weight, "noise": [asdict(release) for release in member.counts.noise]}
     return {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **scoring, **rest}
 
 

@@ -25,7 +25,6 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp
 
@@ -173,7 +172,7 @@ class Descent:
         mean = array.sum(axis=1) / n_samples
         level = float(mean.mean())
         spread = float(((mean - level) ** 2).sum())
-        own = len(mean) * n_classes * noise_record.variance(counts.noise) / n_samples**2
+        own = len(mean) * n_classes * counts.noise_variance / n_samples**2
         mean = level + max(0.0, 1 - own / spread if spread > 0 else 0.0) * (mean - level)  # James and Stein
         centre = np.rint(np.clip(mean, 0, 1) * CENTRE).astype(np.int64)
         step = min(_STEP * n_steps(n_samples, n_classes, noise) / (n_rounds + 1), _LARGEST_STEP)

@@ -1,4 +1,4 @@
-"""Exponential function, logarithm and inner product that are the same on every machine.
+"""Exponential function and logarithm that are the same on every machine.
 
 Those of a machine's library differ in the last digit from CPU to CPU. These use only operations that are rounded
 exactly, in a fixed order, and are within a few units in the last place.
@@ -63,23 +63,3 @@ def log(x):  # type: ignore[no-untyped-def]
         series = (series + _LOG[i]) * z
     half = 0.5 * f * f  # s f = half - s half, whose first term has a smaller error
     return exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
-
-
-@njit(nogil=True, cache=True)
-def dot(a, b):  # type: ignore[no-untyped-def]
-    """Inner product, added in eight parts that processors can add at once, and in the same order on each."""
-    whole = len(a) // 8 * 8
-    p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = 0.0
-    for i in range(0, whole, 8):
-        p0 += np.float64(a[i]) * np.float64(b[i])
-        p1 += np.float64(a[i + 1]) * np.float64(b[i + 1])
-        p2 += np.float64(a[i + 2]) * np.float64(b[i + 2])
-        p3 += np.float64(a[i + 3]) * np.float64(b[i + 3])
-        p4 += np.float64(a[i + 4]) * np.float64(b[i + 4])
-        p5 += np.float64(a[i + 5]) * np.float64(b[i + 5])
-        p6 += np.float64(a[i + 6]) * np.float64(b[i + 6])
-        p7 += np.float64(a[i + 7]) * np.float64(b[i + 7])
-    total = ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7))
-    for i in range(whole, len(a)):
-        total += np.float64(a[i]) * np.float64(b[i])
-    return total

@@ -32,7 +32,6 @@ from numba import njit
 
 from flwr_flynn._validation import number, one_of
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
 
@@ -104,7 +103,7 @@ def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
 def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRule) -> Scores:
     """Scores, (n, L) float64, finite, of samples that are not in the counts, from their active bits, (n, rho)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
-    array, n_per_class = _nonnegative(counts)
+    array, n_per_class = counts.nonnegative()
     few, small = _restrict(array, bits)
     table = ScoreTable(few, n_per_class, mean_size(n_per_class), scoring)
     scores = np.empty((len(bits), len(array)))
@@ -120,7 +119,7 @@ def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRul
 def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> Scores:
     """Novelty of samples to each class, f_l(x) / rho, (n, L) float64 from 0 to 1 (paper, Algorithm 1)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
-    few, small = _restrict(_nonnegative(counts)[0], bits)
+    few, small = _restrict(counts.nonnegative()[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
     sums = np.empty((len(bits), len(few)))
     _add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
@@ -214,13 +213,6 @@ def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
     """Slices of the samples, each of a bounded number of scores."""
     step = max(1, BLOCK // n_classes)
     return (slice(first, first + step) for first in range(0, n_samples, step))
-
-
-def _nonnegative(counts: ClassCounts) -> tuple[Counts, Sizes]:
-    """Counts and class sizes as the rules take them: (L, m) int64 of at least 0 and (L,)."""
-    if counts.noise:
-        return noise_record.denoised(counts.array, counts.n_per_class)
-    return counts.array, counts.n_per_class
 
 
 def _restrict(counts: Counts, active: Active) -> tuple[Counts, Active]:

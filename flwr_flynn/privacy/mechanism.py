@@ -17,8 +17,7 @@ import numpy.typing as npt
 from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.noise_record import Release, release_name
+from flwr_flynn.model.counts import ClassCounts, Release, release_name
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import privacy_extra, shown_bound
 
