@@ -19,12 +19,10 @@ from sklearn.utils.validation import check_is_fitted
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
-from flwr_flynn.model.class_prior import checked_weight, counted_prior
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import GramMatrix, LearnedGram, gram_specs
-from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
+from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS, GramMatrix, LearnedGram, gram_specs
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes, counted_prior
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
@@ -81,7 +79,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     ignore, keep : sequence of str, default=()
         Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
     class_weight : dict, "balanced" or None, default=None
-        None: classes are as frequent as among the counted samples, see `model.class_prior`. A dict has factors of these
+        None: classes are as frequent as among the counted samples, see `model.model`. A dict has factors of these
         frequencies by label, as in scikit-learn. "balanced", and None with rule "novelty": all are equally frequent.
 
     Attributes

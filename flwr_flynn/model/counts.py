@@ -76,7 +76,7 @@ def _checked_noise(noise: Any) -> tuple[Release, ...]:
     return tuple(sorted(noise, key=lambda release: release.name))
 
 
-def _combined(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> list[Release]:
+def _combined(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> tuple[Release, ...]:
     """Releases in a sum (sign 1) or difference (sign -1) of counts.
 
     Different releases were drawn independently, so their variances add whatever the sign. The same release on both
@@ -93,7 +93,7 @@ def _combined(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> 
             times += known.times
         if times:
             total[release.name] = replace(release, times=times)
-    return list(total.values())
+    return tuple(total.values())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -271,9 +271,9 @@ class ClassCounts:
     def _kind(self) -> tuple[object, ...]:
         return self.spec_fingerprint, self.hash_nnz, self.array.shape
 
-    def _combine(self, other: ClassCounts, sign: int, what: str) -> Any:
+    def _combine(self, other: ClassCounts, sign: int, what: str) -> ClassCounts:
         if not isinstance(other, ClassCounts):
-            return NotImplemented
+            return NotImplemented  # as the operators, which call this
         names = ("spec_fingerprint", "hash_nnz", "shape")
         for name, mine, theirs in zip(names, self._kind(), other._kind(), strict=True):
             if mine != theirs:

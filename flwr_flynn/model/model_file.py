@@ -25,7 +25,7 @@ from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
-from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
+from flwr_flynn.model.gram import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 

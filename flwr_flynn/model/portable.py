@@ -1,4 +1,4 @@
-"""Exponential function and logarithm that are the same on every machine.
+"""Exponential function, logarithm and hash of a sample's content that are the same on every machine.
 
 Those of a machine's library differ in the last digit from CPU to CPU. These use only operations that are rounded
 exactly, in a fixed order, and are within a few units in the last place.
@@ -7,8 +7,11 @@ exactly, in a fixed order, and are within a few units in the last place.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 from numba import njit
 
 _LN2_HIGH = 6.93147180369123816490e-01  # the first 32 bits of log 2: a multiple of it is exact
@@ -63,3 +66,62 @@ def log(x):  # type: ignore[no-untyped-def]
         series = (series + _LOG[i]) * z
     half = 0.5 * f * f  # s f = half - s half, whose first term has a smaller error
     return exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
+
+
+def content_shares(X: Any) -> npt.NDArray[np.float64]:
+    """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
+    if sp.issparse(X):
+        rows = sp.csr_array(X)
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        sums = np.zeros(rows.shape[0], np.uint64)
+        of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        _add(rows.data.astype(np.float64), rows.indices.astype(np.int64), of_row, sums)
+    else:
+        values = np.ascontiguousarray(X, np.float64)
+        sums = np.zeros(len(values), np.uint64)
+        _add_dense(values, sums)
+    shares: npt.NDArray[np.float64] = _mixed(sums)
+    return shares
+
+
+@njit(nogil=True, cache=True)
+def _mix(word):  # type: ignore[no-untyped-def]
+    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def _term(bits, column):  # type: ignore[no-untyped-def]
+    return _mix(_mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits))
+
+
+@njit(nogil=True, cache=True)
+def _add(values, columns, of_row, sums):  # type: ignore[no-untyped-def]
+    """Add the term of each value to the sum of its row."""
+    bits = values.view(np.uint64)
+    for k in range(len(values)):
+        if values[k] != 0.0:
+            sums[of_row[k]] += _term(bits[k], columns[k])
+
+
+@njit(nogil=True, cache=True)
+def _add_dense(values, sums):  # type: ignore[no-untyped-def]
+    """Add the terms of each row to its sum."""
+    bits = values.view(np.uint64)
+    for p in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            if values[p, j] != 0.0:
+                sums[p] += _term(bits[p, j], j)
+
+
+@njit(nogil=True, cache=True)
+def _mixed(sums):  # type: ignore[no-untyped-def]
+    out = np.empty(len(sums))
+    for p in range(len(sums)):
+        word = sums[p] + np.uint64(0x9E3779B97F4A7C15)  # a sample of zeros, whose sum is 0, would always be kept
+        out[p] = np.float64(_mix(word) >> np.uint64(11)) * 2.0**-53
+    return out

@@ -22,9 +22,8 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember, class_codes
+from flwr_flynn.model.model import Model, ModelMember, class_codes, own_prior
 from flwr_flynn.model.model_html import model_html
 from flwr_flynn.tables.kinds_and_levels import learned
 from flwr_flynn.tables.schema import Schema

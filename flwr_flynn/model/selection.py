@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import CountsError, DataError
@@ -31,11 +30,10 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
-from flwr_flynn.model.class_prior import ClassWeight, counted_prior, weighted
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.model import ClassWeight, ModelMember, counted_prior, weighted
+from flwr_flynn.model.portable import content_shares, exp, log
 from flwr_flynn.model.scoring import (
     TEMPERATURES,
     Active,
@@ -87,65 +85,6 @@ def batches_of_kept(
     step = min(most, max(16, _BATCH // 8 // max(X.shape[1], 1)))
     for first in range(0, len(chosen), step):
         yield chosen[first : first + step]
-
-
-def content_shares(X: Any) -> npt.NDArray[np.float64]:
-    """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
-    if sp.issparse(X):
-        rows = sp.csr_array(X)
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
-        sums = np.zeros(rows.shape[0], np.uint64)
-        of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        _add(rows.data.astype(np.float64), rows.indices.astype(np.int64), of_row, sums)
-    else:
-        values = np.ascontiguousarray(X, np.float64)
-        sums = np.zeros(len(values), np.uint64)
-        _add_dense(values, sums)
-    shares: npt.NDArray[np.float64] = _mixed(sums)
-    return shares
-
-
-@njit(nogil=True, cache=True)
-def _mix(word):  # type: ignore[no-untyped-def]
-    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True)
-def _term(bits, column):  # type: ignore[no-untyped-def]
-    return _mix(_mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits))
-
-
-@njit(nogil=True, cache=True)
-def _add(values, columns, of_row, sums):  # type: ignore[no-untyped-def]
-    """Add the term of each value to the sum of its row."""
-    bits = values.view(np.uint64)
-    for k in range(len(values)):
-        if values[k] != 0.0:
-            sums[of_row[k]] += _term(bits[k], columns[k])
-
-
-@njit(nogil=True, cache=True)
-def _add_dense(values, sums):  # type: ignore[no-untyped-def]
-    """Add the terms of each row to its sum."""
-    bits = values.view(np.uint64)
-    for p in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            if values[p, j] != 0.0:
-                sums[p] += _term(bits[p, j], j)
-
-
-@njit(nogil=True, cache=True)
-def _mixed(sums):  # type: ignore[no-untyped-def]
-    out = np.empty(len(sums))
-    for p in range(len(sums)):
-        word = sums[p] + np.uint64(0x9E3779B97F4A7C15)  # a sample of zeros, whose sum is 0, would always be kept
-        out[p] = np.float64(_mix(word) >> np.uint64(11)) * 2.0**-53
-    return out
 
 
 Table = npt.NDArray[np.int64]

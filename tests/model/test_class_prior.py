@@ -17,8 +17,7 @@ from flwr_flynn.errors import ConfigError, DataError, ModelFileError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.class_prior import counted_prior, log_frequencies, own_prior
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, counted_prior, log_frequencies, own_prior
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace
 from tests.model.forgery import put, rewrite
 from tests.raising import raises

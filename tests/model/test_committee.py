@@ -21,9 +21,8 @@ from flwr_flynn import ClassCounts, FlyNNClassifier, HashPlan, HashSpec
 from flwr_flynn.errors import CountsError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import candidate_scorings, suggest_decay
-from flwr_flynn.model.class_prior import counted_prior
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, counted_prior
 from flwr_flynn.model.scoring import RULES, class_novelty, class_scores
 from flwr_flynn.model.selection import N_LEFT_OUT, best_temperature, choose, kept, leave_one_out_tables
 from tests.raising import raises

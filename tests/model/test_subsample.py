@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
 from flwr_flynn.model import selection
-from flwr_flynn.model.selection import batches_of_kept, content_shares, kept
+from flwr_flynn.model.portable import content_shares
+from flwr_flynn.model.selection import batches_of_kept, kept
 
 WORD = 2**64
 ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(allow_nan=False, allow_infinity=False)
