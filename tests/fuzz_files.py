@@ -232,7 +232,10 @@ class Files:
         model.save(path)
         again = FlyNNClassifier.load(path, max_bytes=2**22)
         assert (again.counts_, again.spec_, again.rule) == (model.counts_, model.spec_, model.rule)
-        assert (again.decay_, again.temperature_) == (model.decay_, model.temperature_)
+        assert (again.model_.member.scoring.decay, again.model_.member.temperature) == (
+            model.model_.member.scoring.decay,
+            model.model_.member.temperature,
+        )
         assert again.model_.sha256() == model.model_.sha256()
         np.testing.assert_array_equal(again.classes_, model.classes_)
         if model.n_features_in_ < 100:

@@ -34,6 +34,7 @@ from flwr_flynn.model.scoring import (
     add_log_probabilities,
     class_novelty,
     class_scores,
+    empty_below,
     log_odds,
 )
 from flwr_flynn.tables.schema import Schema
@@ -100,6 +101,10 @@ class ModelMember:
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
         return class_novelty(self.counts, active, self.scoring.decay)
+
+
+class _NoSuchMemberError(DataError, AttributeError):
+    """A model of several members has no only one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +198,9 @@ class Model:
 
     @property
     def member(self) -> ModelMember:
-        """Only member of a model of one; a `DataError` if there are several."""
+        """Only member of a model of one; a `DataError` if there are several, so that `hasattr` finds none."""
         if len(self.members) != 1:
-            raise DataError("members", "1 (see model_.members)", len(self.members))
+            raise _NoSuchMemberError("members", "1 (see model_.members)", len(self.members))
         return self.members[0]
 
     @property
@@ -209,6 +214,11 @@ class Model:
             untaught = empty | ~self.refined.any(axis=0)
             empty = empty if untaught.all() else untaught  # one class alone has weights of 0
         return empty
+
+    @property
+    def takes_gaps(self) -> bool:
+        """True if NaN is a gap for all members, and no error."""
+        return all(member.hash.takes_gaps for member in self.members)
 
     def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes, (n, L) float64, up to a constant of each sample.
@@ -224,7 +234,8 @@ class Model:
         `refined_scores`.
         """
         if self.refined is not None:
-            return self._with_empty_below(refined_scores(self.refined, self.member.hash.active(X, n_jobs=n_jobs)))
+            active = self.member.hash.active(X, n_jobs=n_jobs)
+            return empty_below(refined_scores(self.refined, active), self.empty_classes)
         share = 1.0 if self.gram is None else 1 - _GRAM_SHARE
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
@@ -232,17 +243,11 @@ class Model:
             add_log_probabilities(member.log_odds(X, n_jobs), member.temperature, weight, total)
         if self.gram is not None:
             add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, _GRAM_SHARE, total)
-        return self._with_empty_below(total)
-
-    def _with_empty_below(self, total: Scores) -> Scores:
-        empty = self.empty_classes
-        if empty.any() and not empty.all():
-            total[:, empty] = total[:, ~empty].min(axis=1, keepdims=True) - 1
-        return total
+        return empty_below(total, self.empty_classes)
 
     def posterior(self, scores: Scores) -> Scores:
         """Scores with the prior, (n, L), from those without it."""
-        return scores if self.prior is None else self._with_empty_below(scores + self.prior)
+        return scores if self.prior is None else empty_below(scores + self.prior, self.empty_classes)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""
@@ -259,11 +264,6 @@ class Model:
             total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
         total /= sum(member.weight for member in self.members)
         return total
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the hashes: of a model of one member its `spec_fingerprint`, else SHA-256 over all of them."""
-        return _joined([member.counts.spec_fingerprint for member in self.members])
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal models everywhere."""

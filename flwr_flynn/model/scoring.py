@@ -110,7 +110,11 @@ def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRul
     no_class = np.full(len(bits), -1, np.int64)
     for part in blocks(len(bits), len(array)):
         scores[part] = table.scores(small[part], no_class[part])
-    empty = n_per_class == 0
+    return empty_below(scores, n_per_class == 0)
+
+
+def empty_below(scores: Scores, empty: npt.NDArray[np.bool_]) -> Scores:
+    """Scores, (n, L), changed so that empty classes are below all others."""
     if empty.any() and not empty.all():
         scores[:, empty] = scores[:, ~empty].min(axis=1, keepdims=True) - 1
     return scores

@@ -145,7 +145,7 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
     steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
     selection = steps.run.state.results["selection"]
     assert (selection.specs, selection.parties, selection.accuracies, selection.accuracy) == ((0,), 0, (), None)
-    assert steps.run.model.decay_ == selection.scorings[0].decay == suggested
+    assert steps.run.model.model_.member.scoring.decay == selection.scorings[0].decay == suggested
     steps.step(EVALUATE)
     assert steps.run.state.results["evaluation"].figures is not None
 
@@ -177,7 +177,7 @@ def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
 
 def test_with_one_round_there_is_a_selected_model_and_no_figures() -> None:
     run = exchange(GRID).rounds(1)
-    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.scoring.decay)
+    assert (run.model.spec_, run.model.model_.member.scoring.decay) == (POOLED.spec, POOLED.scoring.decay)
     assert "evaluation" not in run.state.results
 
 
