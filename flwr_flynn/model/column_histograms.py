@@ -189,14 +189,6 @@ class ColumnHistograms:
         sizes = self.n_per_class + sign * other.n_per_class
         return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
 
-    def of_classes(self, labels: Integers) -> ColumnHistograms:
-        """Histograms of the samples of some classes, as of one class."""
-        is_one = np.zeros(len(self.n_per_class), np.bool_)
-        is_one[labels] = True
-        is_in = is_one[self.cells // (self.n_features << KEY_BITS)]
-        cells, counts = summed(self.cells[is_in] % (self.n_features << KEY_BITS), self.counts[is_in])
-        return ColumnHistograms(self.n_features, self.n_per_class[labels].sum(keepdims=True), cells, counts)
-
     def edges(self) -> npt.NDArray[np.float64]:
         """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32, (d, 32): lower ends of bins.
 
@@ -287,7 +279,8 @@ class ColumnHistograms:
         columns, _, counts = self._over_classes()
         sums = np.zeros(self.n_features, np.int64)
         np.add.at(sums, columns, counts)
-        return [int(each) for each in sums]
+        numbers: list[int] = sums.tolist()
+        return numbers
 
     def _over_classes(self) -> tuple[Integers, Integers, Integers]:
         """Columns, keys and counts of the filled bins of the columns, in order, without gaps."""
@@ -297,14 +290,10 @@ class ColumnHistograms:
 
     def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
         """Samples of each class in the ranges between borders, (L, d, ranges); a border belongs to the range below."""
-        n_ranges = borders.shape[1] + 1
-        is_number = self.cells & _LOW != GAP
-        cells, counts = self.cells[is_number], self.counts[is_number]
-        rows, keys = cells >> KEY_BITS, cells & _LOW
-        ranges = (borders[rows % self.n_features] < keys[:, None]).sum(axis=1)
-        table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
-        np.add.at(table, rows * n_ranges + ranges, counts)
-        return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
+        starts = np.arange(self.n_features)[:, None] << KEY_BITS
+        cuts = starts + np.pad(borders + 1, ((0, 0), (1, 1)), constant_values=(0, FIRST_GAP))
+        table = self.table(cuts.ravel(), by_class=True).reshape(-1, *cuts.shape)
+        return table[:, :, :-1].astype(np.float64)  # without gaps
 
 
 def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

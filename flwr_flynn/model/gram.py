@@ -40,34 +40,25 @@ from flwr_flynn.model.scoring import Scores
 
 Table = npt.NDArray[np.int64]
 
-LEAST_ROWS, MOST_ROWS = 16, 4096
-"""Rows of the hashes of a Gram matrix together: bounds."""
+LEAST_ROWS, MOST_ROWS = 16, 4096  # rows of the hashes of a Gram matrix together: bounds
 
-UNIT = 2.0**-18
-"""Weight of the integer 1."""
+UNIT = 2.0**-18  # weight of the integer 1
 
-LARGEST_WEIGHT = 2**24
-"""Largest magnitude of a weight. Sums of such weights times responses are exact in float64."""
+LARGEST_WEIGHT = 2**24  # largest magnitude of a weight. Sums of such weights times responses are exact in float64
 
-LARGEST_BIAS = 2**44
-"""Largest magnitude of a bias."""
+LARGEST_BIAS = 2**44  # largest magnitude of a bias
 
-MOST_SPECS = 5
-"""Hashes of a Gram matrix, at most."""
+MOST_SPECS = 5  # hashes of a Gram matrix, at most
 
-LEVELS = graded.LEVELS // 2
-"""Largest response: half of the grade, for fewer bytes."""
+LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer bytes
 
-BATCH = 2**12
-"""Samples whose responses are held at a time, at most."""
+BATCH = 2**12  # samples whose responses are held at a time, at most
 
 N_FOLDS = 2
 
-LARGEST_CLASS_WEIGHT = 64
-"""Largest weight of a sample of a class."""
+LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
 
-LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
-"""Largest product of two responses of a sample, times its weight."""
+LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT  # largest product of two responses of a sample, times its weight
 
 _MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))  # times the trace of the centred products of a fold

@@ -32,17 +32,13 @@ Weights = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-LARGEST_WEIGHT = 2**20
-"""Largest magnitude of a weight."""
+LARGEST_WEIGHT = 2**20  # largest magnitude of a weight
 
-UNIT = 2.0**-10
-"""A weight of 1."""
+UNIT = 2.0**-10  # a weight of 1
 
-BYTES_PER_WEIGHT = 80
-"""Memory of a descent for each of its weights, with a gradient that is added to a sum."""
+BYTES_PER_WEIGHT = 80  # memory of a descent for each of its weights, with a gradient that is added to a sum
 
-CENTRE = 32
-"""A mean of 1: the hashes' mean is sent in units of its inverse."""
+CENTRE = 32  # a mean of 1: the hashes' mean is sent in units of its inverse
 
 _LEVELS = 128  # of the residuals
 _TOTAL = 0.6  # learning rate of all rounds together, by which scores gain as much noise as they need

@@ -43,8 +43,7 @@ Active = npt.NDArray[np.int32]
 TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))  # candidates, T = 33; roots are exact everywhere
 RULES = ("balanced", "novelty")
 
-SUGGESTED_TEMPERATURE = 0.2
-"""Temperature for use without training samples, see docs/explanation/defaults.md."""
+SUGGESTED_TEMPERATURE = 0.2  # temperature for use without training samples, see docs/explanation/defaults.md
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse

@@ -46,8 +46,7 @@ from flwr_flynn.model.scoring import (
     mean_size,
 )
 
-N_LEFT_OUT = 4096
-"""Samples, about, that are left out in turn: as many of each class as there are."""
+N_LEFT_OUT = 4096  # samples, about, that are left out in turn: as many of each class as there are
 
 _BATCH = 2**20  # values at a time
 

@@ -107,8 +107,8 @@ NEIGHBOURS = ("add-remove", "replace-one")
 LARGEST_SIZE = 2**31 - 1
 _LARGEST_SD = 2.0**40
 _LEAST_EPSILON = 1e-3
+# Parameters that all mechanisms have beside epsilon.
 COMMON = ("hash_nnz", "n_classes", "neighbours", "records_per_person")
-"""Parameters that all mechanisms have beside epsilon."""
 
 
 class Mechanism(ABC):

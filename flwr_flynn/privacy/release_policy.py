@@ -27,8 +27,7 @@ from flwr_flynn.privacy.noise_mechanisms import MECHANISMS, SimulatedRelease
 
 COMPOSITIONS = ("basic", "zcdp")
 
-MOST_RELEASES = 1000
-"""Releases of a ledger, at most: epsilon bounds what they tell, and this the size of the ledger."""
+MOST_RELEASES = 1000  # releases of a ledger, at most: epsilon bounds what they tell, and this the size of the ledger
 
 _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
