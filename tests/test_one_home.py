@@ -29,7 +29,8 @@ CAPABILITIES = {
     "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_plan.py privacy/noise_mechanisms.py"),
     "noisy-refinement": (
         r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",
-        "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/gaussian_rounds.py",
+        "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/noise_mechanisms.py "
+        "privacy/private_sizes.py",
     ),
     "schema-learning": (
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",

@@ -18,7 +18,7 @@ from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
-from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS
+from flwr_flynn.privacy.noise_mechanisms import MOST_ROUNDS
 
 PARTITIONERS = (
     *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
