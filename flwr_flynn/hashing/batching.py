@@ -66,12 +66,10 @@ class BatchEncoder:
         elif largest * self.row_nnz <= _FLOAT32_EXACT:  # float32 sums of the integer samples are exact as well
             self._float_winners(X, columns, out)
         else:
-            part = out[is_integer]
+            part, rest = out[is_integer], out[~is_integer]
             self._integer_winners(X[is_integer], columns, part, largest)
-            out[is_integer] = part
-            part = out[~is_integer]
-            self._float_winners(X[~is_integer], columns, part)
-            out[~is_integer] = part
+            self._float_winners(X[~is_integer], columns, rest)
+            out[is_integer], out[~is_integer] = part, rest
 
     def inputs(self, chunk: Array | sp.csr_array, matrix: sp.csr_array) -> tuple[Array, sp.csr_array]:
         """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the columns of a matrix for them.
