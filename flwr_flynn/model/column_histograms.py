@@ -232,15 +232,10 @@ class ColumnHistograms:
         values = []
         for column in range(self.n_features):
             table = shares[:, column]
-            mean = [math.fsum(part) / len(filled) for part in table.T.tolist()]
-            parts = [
-                (share - middle) * (share - middle) / middle
-                for row in table.tolist()
-                for share, middle in zip(row, mean, strict=True)
-                if middle
-            ]
-            value = math.fsum(parts) / len(filled)
-            degrees = max(sum(middle > 0 for middle in mean) - 1, 0) * k
+            mean = np.array([math.fsum(part) / len(filled) for part in table.T.tolist()])
+            table, mean = table[:, mean > 0], mean[mean > 0]
+            value = math.fsum((np.square(table - mean) / mean).ravel().tolist()) / len(filled)
+            degrees = max(len(mean) - 1, 0) * k
             by_chance = (degrees + 2 * math.sqrt(degrees * t) + 2 * t) / n
             values.append(max(value - degrees / n, 0.0) if value > by_chance else 0.0)
         most = max(values)

@@ -36,7 +36,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.portable import content_shares
-from flwr_flynn.model.scoring import Scores
+from flwr_flynn.model.scoring import Scores, bounded
 
 Table = npt.NDArray[np.int64]
 
@@ -93,18 +93,9 @@ class GramScoring:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_gram_specs(self.specs))
-        n_rows, weights, bias = sum(spec.hash_dim for spec in self.specs), np.array(self.weights), np.array(self.bias)
-        shape = n_rows, len(bias)
-        if weights.shape != shape or weights.dtype != np.int32 or bias.ndim != 1 or bias.dtype != np.int64:
-            got = f"{weights.dtype} {weights.shape} and {bias.dtype} {bias.shape}"
-            raise DataError("gram", f"int32 weights of shape {shape}, and as many int64 biases", got)
-        sizes = np.abs(weights.astype(np.int64)).max(initial=0), np.abs(bias).max(initial=0)
-        if sizes[0] > LARGEST_WEIGHT or sizes[1] > LARGEST_BIAS or bias.min(initial=0) < -LARGEST_BIAS:
-            expected = f"weights up to {LARGEST_WEIGHT} and biases up to {LARGEST_BIAS}"
-            raise DataError("gram", expected, f"{int(sizes[0])} and {int(sizes[1])}")
-        weights.flags.writeable = bias.flags.writeable = False
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "bias", bias)
+        shape = sum(spec.hash_dim for spec in self.specs), len(self.bias)
+        object.__setattr__(self, "weights", bounded("gram", self.weights, shape, np.int32, LARGEST_WEIGHT))
+        object.__setattr__(self, "bias", bounded("gram", self.bias, shape[1:], np.int64, LARGEST_BIAS))
 
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
@@ -126,9 +117,8 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
     """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
     found = tuple(specs)
     if not 1 <= len(found) <= MOST_SPECS or not all(isinstance(spec, HashSpec) for spec in found):
-        raise DataError(
-            "gram", f"1 to {MOST_SPECS} HashSpecs", [type(spec).__name__ for spec in found[: MOST_SPECS + 1]]
-        )
+        kinds = [type(spec).__name__ for spec in found[: MOST_SPECS + 1]]
+        raise DataError("gram", f"1 to {MOST_SPECS} HashSpecs", kinds)
     if len({spec.n_features for spec in found}) > 1:
         raise DataError("gram", "specs of the same n_features", sorted({spec.n_features for spec in found}))
     if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
@@ -350,14 +340,16 @@ class LearnedGram:
         None where no scores follow.
         """
         weights = class_weights(np.bincount(y, minlength=n_classes))
-        sums = GramMatrix.from_data(specs, weights, X, y, n_jobs)
+        return cls._of_sums(specs, weights, GramMatrix.from_data(specs, weights, X, y, n_jobs))
+
+    @classmethod
+    def _of_sums(cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix) -> LearnedGram | None:
         scoring = sums.scoring(specs, weights)
         return None if scoring is None else cls(sums, weights, scoring)
 
     def changed(self, sums: GramMatrix) -> LearnedGram | None:
         """The scores that follow from other sums; None where none do."""
-        scoring = sums.scoring(self.scoring.specs, self.weights)
-        return None if scoring is None else replace(self, sums=sums, scoring=scoring)
+        return self._of_sums(self.scoring.specs, self.weights, sums)
 
 
 def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:

@@ -14,18 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logit
 
-Confusion = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Confusion:
+def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Counts:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
     cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
     return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
 
 
-def scores(matrix: Confusion) -> dict[str, float]:
+def scores(matrix: Counts) -> dict[str, float]:
     """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one sample.
 
     Balanced accuracy is the mean recall over the classes that occur; macro-F1 the mean of
@@ -51,7 +50,7 @@ def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
     return round(math.fsum(recalls) / len(recalls), 12) if recalls else 0.0
 
 
-def summary(total: Confusion, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON.
 
     `by_party` has for each party, by its name, the number of samples classified correctly and that of all, above 0;
@@ -84,13 +83,9 @@ MAX_LOSS = 32.0  # upper bound of the log-loss of one sample: the squares of so 
 LARGEST_SUM = round(MAX_LOSS**2 / UNIT)  # bound of every sum, for one sample
 
 
-def _edges() -> Floats:
-    """Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two, down to some 1e-6."""
-    tail = [0.005 * each * 2.0**-k for k in range(12) for each in (0.75, 0.5)]
-    return np.array(sorted(tail) + [k / 200 for k in range(1, 200)] + sorted(1 - each for each in tail))
-
-
-EDGES = _edges()
+# Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two, down to some 1e-6.
+_TAIL = [0.005 * share * 2.0**-k for k in range(12) for share in (0.75, 0.5)]
+EDGES: Floats = np.array(sorted(_TAIL) + [k / 200 for k in range(1, 200)] + sorted(1 - each for each in _TAIL))
 N_LEVELS = len(EDGES) + 1
 CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2  # middle of each level, (N_LEVELS,)
 

@@ -25,13 +25,14 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramScoring
-from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
+from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.portable import log
 from flwr_flynn.model.scoring import (
     SUGGESTED_TEMPERATURE,
     Scores,
     ScoringRule,
     add_log_probabilities,
+    bounded,
     class_novelty,
     class_scores,
     empty_below,
@@ -179,7 +180,8 @@ class Model:
         if self.refined is not None:
             if len(members) > 1:
                 raise DataError("refined", "none in a model of several members", "some")
-            checked["refined"] = checked_weights(self.refined, (members[0].spec.hash_dim, n_classes))
+            shape = members[0].spec.hash_dim, n_classes
+            checked["refined"] = bounded("refined", self.refined, shape, np.int32, LARGEST_WEIGHT)
         if self.prior is not None:
             checked["prior"] = _checked_prior(self.prior, n_classes)
         if self.gram is not None:

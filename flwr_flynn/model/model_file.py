@@ -192,9 +192,8 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
 
 
 def _member_header(member: ModelMember) -> dict[str, Any]:
-    scoring = {name: getattr(member.scoring, name) for name in ("rule", "decay", "temperature")}
-    rest = {"weight": member.weight, "noise": [asdict(release) for release in member.counts.noise]}
-    return {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **scoring, **rest}
+    facts = {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **asdict(member.scoring)}
+    return facts | {"weight": member.weight, "noise": [asdict(release) for release in member.counts.noise]}
 
 
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp
+from flwr_flynn.model.scoring import add_weights
 
 Weights = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
@@ -200,33 +200,10 @@ class Descent:
 
 def refined_scores(weights: Weights, active: npt.NDArray[np.int32]) -> Floats:
     """Scores, (n, L) float64, of samples from their active bits, (n, rho): log odds, exact."""
-    scores = np.zeros((len(active), weights.shape[1]))
-    _add_scores(active, weights, scores)
+    scores = np.empty((len(active), weights.shape[1]))
+    add_weights(active, np.full(len(active), -1, np.int64), weights, weights, scores)  # in units: exact
     scores *= UNIT
     return scores
-
-
-@njit(nogil=True, cache=True)
-def _add_scores(active, weights, scores):  # type: ignore[no-untyped-def]
-    """Add the weights of the active bits, in whole units: exact."""
-    for p in range(active.shape[0]):
-        row = scores[p]
-        for k in range(active.shape[1]):
-            terms = weights[np.uint64(active[p, k])]
-            for label in range(len(row)):
-                row[label] += terms[label]
-
-
-def checked_weights(weights: Any, shape: tuple[int, int]) -> Weights:
-    """Return weights as a read-only array, if they are of this shape and within their bounds."""
-    array = np.array(weights)
-    if array.shape != shape or array.dtype != np.int32:
-        raise DataError("refined", f"an int32 array of shape {shape}", f"{array.dtype} {array.shape}")
-    extreme = max(int(array.min()), int(array.max()), key=abs)
-    if abs(extreme) > LARGEST_WEIGHT:
-        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", extreme)
-    array.flags.writeable = False
-    return array
 
 
 def weights_sha256(weights: Weights) -> str:

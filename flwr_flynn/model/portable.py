@@ -82,7 +82,9 @@ def content_shares(X: Any) -> npt.NDArray[np.float64]:
         values = np.ascontiguousarray(X, np.float64)
         sums = np.zeros(len(values), np.uint64)
         _add_dense(values, sums)
-    shares: npt.NDArray[np.float64] = _mixed(sums)
+    # A sample of zeros, whose sum is 0, would always be kept.
+    words = _mix(sums + np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)
+    shares: npt.NDArray[np.float64] = words * 2.0**-53
     return shares
 
 
@@ -116,12 +118,3 @@ def _add_dense(values, sums):  # type: ignore[no-untyped-def]
         for j in range(values.shape[1]):
             if values[p, j] != 0.0:
                 sums[p] += _term(bits[p, j], j)
-
-
-@njit(nogil=True, cache=True)
-def _mixed(sums):  # type: ignore[no-untyped-def]
-    out = np.empty(len(sums))
-    for p in range(len(sums)):
-        word = sums[p] + np.uint64(0x9E3779B97F4A7C15)  # a sample of zeros, whose sum is 0, would always be kept
-        out[p] = np.float64(_mix(word) >> np.uint64(11)) * 2.0**-53
-    return out

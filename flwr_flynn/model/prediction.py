@@ -228,15 +228,10 @@ def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
         return
     if with_gaps and not sp.issparse(X) and not np.isinf(values).any():
         return
-    bad = _per_column(X)
+    is_bad = ~np.isfinite(values)
+    if sp.issparse(X):
+        is_bad = sp.csr_array((is_bad, X.indices, X.indptr), X.shape)
+    bad = np.asarray(is_bad.sum(axis=0)).ravel()
     labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
     named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
     raise DataError("X", "finite numbers", f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
-
-
-def _per_column(X: Any) -> npt.NDArray[np.int64]:
-    """Number of entries of each column that are NaN or infinite, (d,) int64."""
-    if not sp.issparse(X):
-        return np.asarray((~np.isfinite(X)).sum(axis=0), np.int64)
-    entries = sp.coo_array(X)
-    return np.bincount(entries.col[~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)

@@ -25,13 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn._validation import number, one_of
-from flwr_flynn.errors import ConfigError
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
 
@@ -85,18 +86,14 @@ class ScoringRule:
         one_of("rule", self.rule, RULES, error=ConfigError)
         object.__setattr__(self, "decay", number("decay", self.decay, least=0, below=1))
         if self.temperature is not None:
-            temperature = number("temperature", self.temperature)
-            if temperature <= 0:
-                raise ConfigError("temperature", "a finite number above 0", temperature)
-            object.__setattr__(self, "temperature", temperature)
+            object.__setattr__(self, "temperature", number("temperature", self.temperature, above=0))
 
 
 def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
     """ScoringRule of the user's settings, checked; None where "auto" leaves the decay to be chosen."""
     one_of("rule", rule, RULES)
-    if isinstance(decay, str) and decay == "auto":
-        return None
-    return ScoringRule(rule, number("decay", decay, least=0, below=1))
+    value: Any = decay
+    return None if isinstance(value, str) and value == "auto" else ScoringRule(rule, value)
 
 
 def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRule) -> Scores:
@@ -125,7 +122,7 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
     few, small = _restrict(counts.nonnegative()[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
     sums = np.empty((len(bits), len(few)))
-    _add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
+    add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
     sums /= counts.hash_nnz
     return sums
 
@@ -192,11 +189,23 @@ class ScoreTable:
     def scores(self, active: Active, own_class: Counts) -> Scores:
         """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its `own_class`, -1 for none."""
         sums = np.empty((len(active), len(self.counts)))
-        _add_weights(active, own_class, self.weights, self.own, sums)
+        add_weights(active, own_class, self.weights, self.own, sums)
         _minus_logs(sums, active, own_class, self.counts, self.factors, self.own_factors, self.decay)
         np.rint(sums * _GRAIN, out=sums)
         sums /= _GRAIN
         return sums
+
+
+def bounded(field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int) -> npt.NDArray[Any]:
+    """Copy of integers, read-only, if they have this shape and type and are from -`most` to `most`."""
+    copy = np.array(array)
+    if copy.shape != shape or copy.dtype != dtype:
+        expected = f"an {np.dtype(dtype)} array of shape {shape}"
+        raise DataError(field, expected, f"{copy.dtype} {copy.shape}")
+    if (largest := max(int(copy.max(initial=0)), -int(copy.min(initial=0)))) > most:
+        raise DataError(field, f"integers from -{most} to {most}", largest)
+    copy.flags.writeable = False
+    return copy
 
 
 def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
@@ -255,7 +264,7 @@ def _power(log_decay, exponent):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add_weights(active, own_class, weights, own, sums):  # type: ignore[no-untyped-def]
+def add_weights(active, own_class, weights, own, sums):  # type: ignore[no-untyped-def]
     """Sum weights[bit, l] over the active bits into sums[p, l], or own[bit, l] for the own class of sample p."""
     for p in range(active.shape[0]):
         row = sums[p]

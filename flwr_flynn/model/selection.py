@@ -125,7 +125,7 @@ def leave_one_out_tables(
         for k, true, scores in left_out_scores(counts, active, y, candidates):
             correct[k] += np.bincount(true[scores.argmax(axis=1) == true], minlength=counts.n_classes)
             if with_losses:
-                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz), true, *judged)
+                _add_losses(log_odds(scores, counts.hash_nnz), true, np.array(TEMPERATURES), *judged, log_losses[k])
     return LeaveOneOutTables(correct, log_losses)
 
 
@@ -157,14 +157,9 @@ def left_out_scores(
     empty = sizes == 0
     for empties in (False, True):
         samples = np.flatnonzero(alone == empties)
-        if len(samples) == 0:
-            continue
-        if empties and (~empty).sum() == 1:  # nothing is left; the first class wins by the rule on ties
-            for k in range(len(candidates)):
-                yield k, labels[samples], np.zeros((len(samples), counts.n_classes))
-            continue
+        is_nothing_left = (~empty).sum() == int(empties)
         mean = mean_size(sizes, taken=1, empties=int(empties))
-        for k, candidate in enumerate(candidates):
+        for k, candidate in enumerate(candidates) if len(samples) else ():
             table = ScoreTable(array, sizes, mean, candidate, with_own=True)
             for part in blocks(len(samples), counts.n_classes):
                 true = labels[samples[part]]
@@ -172,6 +167,8 @@ def left_out_scores(
                 scores[:, empty] = -np.inf
                 if empties:
                     scores[np.arange(len(true)), true] = -np.inf
+                if is_nothing_left:  # the first class wins by the rule on ties
+                    scores[:] = 0.0
                 yield k, true, scores
 
 
@@ -187,19 +184,12 @@ def _frequencies(counts: ClassCounts, class_weight: ClassWeight) -> tuple[Scores
     return prior, importance / importance.max()
 
 
-def _log_losses(odds: Scores, true: Table, prior: Scores, importance: Scores) -> Table:
-    """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64, in units of `LOSS_UNIT`.
-
-    Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones.
-    """
-    sums = np.zeros(len(TEMPERATURES), np.int64)
-    _add_losses(odds, true, np.array(TEMPERATURES), prior, importance, sums)
-    return sums
-
-
 @njit(nogil=True, cache=True)
 def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ignore[no-untyped-def]
-    """Add the log-loss of each sample, times the importance of its class, to the sum of each temperature."""
+    """Add the log-loss of each sample, times the importance of its class, to the sum of each temperature.
+
+    Each is cut off at `MAX_LOSS` and rounded to units of `LOSS_UNIT` first: sums over parties equal the pooled ones.
+    """
     for p in range(odds.shape[0]):
         row = odds[p] - odds[p].max()
         for t in range(len(temperatures)):
@@ -253,7 +243,6 @@ def fit_members(
 
     Of many samples some are left out, by the content of their rows. Where none is
     (`kept` may keep none of many equal ones), scorings have no temperature.
-
     """
     n_per_class = np.bincount(y, minlength=n_classes)
     subsample = kept(X, y, n_per_class, N_LEFT_OUT)
