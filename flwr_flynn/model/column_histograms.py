@@ -23,6 +23,7 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, GAP, KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
 from flwr_flynn.model.column_cells import SHARED, batches, cells_of, coarse, floor_of, floored_cells, summed
+from flwr_flynn.model.counts import Additive
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,7 +33,7 @@ _LOW = (1 << KEY_BITS) - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ColumnHistograms:
+class ColumnHistograms(Additive):
     """Number of samples of each class in each bin of each column; only filled cells are kept. Immutable.
 
     Parameters
@@ -172,14 +173,7 @@ class ColumnHistograms:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __add__(self, other: ColumnHistograms) -> ColumnHistograms:
-        return self._combine(other, 1) if isinstance(other, ColumnHistograms) else NotImplemented
-
-    def __sub__(self, other: ColumnHistograms) -> ColumnHistograms:
-        """Return the histograms without the samples of `other`; a `DataError` if they cannot be among these."""
-        return self._combine(other, -1) if isinstance(other, ColumnHistograms) else NotImplemented
-
-    def _combine(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
+    def _combined(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
         shapes = [(len(each.n_per_class), each.n_features) for each in (self, other)]
         if shapes[0] != shapes[1]:
             raise DataError("histograms", f"{shapes[0]} classes and columns on both sides", str(shapes[1]))

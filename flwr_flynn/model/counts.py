@@ -27,6 +27,21 @@ _LARGEST_VARIANCE = 2.0**120
 _LARGEST_TIMES = 2**31
 
 
+class Additive:
+    """Statistics that add, exactly; what was added can be taken out again."""
+
+    def __add__(self, other: Self) -> Self:
+        """Sum of both; an error if they are of different kinds, or do not fit int64."""
+        return self._combined(other, 1) if isinstance(other, type(self)) else NotImplemented
+
+    def __sub__(self, other: Self) -> Self:
+        """This without the samples of `other`; an error if these cannot be among its own."""
+        return self._combined(other, -1) if isinstance(other, type(self)) else NotImplemented
+
+    def _combined(self, other: Self, sign: int) -> Self:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Release:
     """Record of one draw of noise in some counts, named by 64 hexadecimal digits (`release_name`).
@@ -76,7 +91,7 @@ def _checked_noise(noise: Any) -> tuple[Release, ...]:
     return tuple(sorted(noise, key=lambda release: release.name))
 
 
-def _combined(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> tuple[Release, ...]:
+def _noise_of_both(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> tuple[Release, ...]:
     """Releases in a sum (sign 1) or difference (sign -1) of counts.
 
     Different releases were drawn independently, so their variances add whatever the sign. The same release on both
@@ -97,7 +112,7 @@ def _combined(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> 
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ClassCounts:
+class ClassCounts(Additive):
     """Number of samples of each class with each hash bit active (paper, Algorithm 1). Immutable.
 
     The sum of the counts of several parties equals the counts of all samples together; subtraction takes samples out.
@@ -253,34 +268,23 @@ class ClassCounts:
             digest.update(struct.pack("<dqQ", release.variance, release.times, release.selected))
         return digest.hexdigest()
 
-    def __add__(self, other: ClassCounts) -> ClassCounts:
-        """Counts of the samples of both; a `CountsError` if they are of different kinds or do not fit int64."""
-        return self._combine(other, 1, "sum")
-
     def __radd__(self, other: object) -> ClassCounts:
         # `sum` starts from 0.
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def __sub__(self, other: ClassCounts) -> ClassCounts:
-        """Counts without the samples of `other`; a `CountsError` if these cannot contain them all.
-
-        For noisy counts, a release that is in both cancels exactly. Noise that is in only one of them adds up.
-        """
-        return self._combine(other, -1, "difference")
-
     def _kind(self) -> tuple[object, ...]:
         return self.spec_fingerprint, self.hash_nnz, self.array.shape
 
-    def _combine(self, other: ClassCounts, sign: int, what: str) -> ClassCounts:
-        if not isinstance(other, ClassCounts):
-            return NotImplemented  # as the operators, which call this
+    def _combined(self, other: ClassCounts, sign: int) -> ClassCounts:
+        # A release that is in both cancels exactly in a difference. Noise that is in only one of them adds up.
+        what = "sum" if sign > 0 else "difference"
         names = ("spec_fingerprint", "hash_nnz", "shape")
         for name, mine, theirs in zip(names, self._kind(), other._kind(), strict=True):
             if mine != theirs:
                 raise CountsError(what, f"counts of {name} {mine}", theirs)
         try:
             array = self.array + other.array if sign > 0 else self.array - other.array
-            return replace(self, array=array, noise=_combined(self.noise, other.noise, sign))
+            return replace(self, array=array, noise=_noise_of_both(self.noise, other.noise, sign))
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
 
@@ -363,23 +367,17 @@ class CountsOfSpecs:
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(Additive):
     """Tables of integers, such as confusion matrices, that add entry by entry, within int64."""
 
     tables: tuple[npt.NDArray[np.int64], ...]
-
-    def __add__(self, other: Self) -> Self:
-        return self._combine(other, 1)
-
-    def __sub__(self, other: Self) -> Self:
-        return self._combine(other, -1)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tables):
             return NotImplemented
         return len(self.tables) == len(other.tables) and all(map(np.array_equal, self.tables, other.tables))
 
-    def _combine(self, other: Self, sign: int) -> Self:
+    def _combined(self, other: Self, sign: int) -> Self:
         shapes = [table.shape for table in self.tables], [table.shape for table in other.tables]
         if shapes[0] != shapes[1]:
             raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))

@@ -41,25 +41,15 @@ from flwr_flynn.model.scoring import Scores, bounded
 Table = npt.NDArray[np.int64]
 
 LEAST_ROWS, MOST_ROWS = 16, 4096  # rows of the hashes of a Gram matrix together: bounds
-
 UNIT = 2.0**-18  # weight of the integer 1
-
 LARGEST_WEIGHT = 2**24  # largest magnitude of a weight. Sums of such weights times responses are exact in float64
-
 LARGEST_BIAS = 2**44  # largest magnitude of a bias
-
 MOST_SPECS = 5  # hashes of a Gram matrix, at most
-
 LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer bytes
-
 BATCH = 2**12  # samples whose responses are held at a time, at most
-
 N_FOLDS = 2
-
 LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
-
 LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT  # largest product of two responses of a sample, times its weight
-
 _MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))  # times the trace of the centred products of a fold
 _LESS = 0.125  # of the strength for both folds together: they have twice the samples, and the committee steadies them

@@ -130,7 +130,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         names, members = _array_names(header, present), header["members"]
         classes = _labels_from_json(header["classes"])
         specs, n_classes = [HashSpec.from_dict(member["spec"]) for member in members], len(classes)
-        gram_specs = () if header["gram"] is None else _gram_specs(header["gram"])
+        gram_specs = _gram_specs(header["gram"])
         needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
         needed += 4 * n_classes * specs[0].hash_dim * header["refined"]
         if needed > max_bytes:
@@ -171,6 +171,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
 
 
 def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
+    if values is None:
+        return ()
     if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
         raise ModelFileError("gram", "specs and fingerprints, with no figures as in 0.8", type(values).__name__)
     return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])

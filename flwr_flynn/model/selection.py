@@ -73,19 +73,6 @@ def _shares_kept(n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDAr
     return shares
 
 
-def batches_of_kept(
-    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int, most: int = 2**12
-) -> Iterator[npt.NDArray[np.intp]]:
-    """Indices of the samples that `kept` chooses, at most `most` at a time: few, where samples are long.
-
-    A server that announces small classes has all samples of a party chosen, which are not to be copied at once.
-    """
-    chosen = np.flatnonzero(kept(X, y, n_per_class, n_samples))
-    step = min(most, max(16, _BATCH // 8 // max(X.shape[1], 1)))
-    for first in range(0, len(chosen), step):
-        yield chosen[first : first + step]
-
-
 Table = npt.NDArray[np.int64]
 
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
