@@ -141,16 +141,15 @@ class BatchEncoder:
             slack = np.empty(len(samples), np.int64)
             crowding = np.empty(len(samples))
             kernels.approximate(samples, self.row_nnz, self.signed, levels, approximation, slack, crowding)
-            good = crowding * depth < 1.0  # else e times as many rows would be looked at
-            if not good.any():
+            good = np.flatnonzero(crowding * depth < 1.0)  # else e times as many rows would be looked at
+            if not len(good):
                 continue
-            tried = good.copy()
-            samples, approximation, slack = samples[good], approximation[good], slack[good]
-            data = _transpose(approximation, dtype, levels if self.signed else None)
-            part = np.empty((len(samples), hash_nnz), np.int32)
-            good[tried] = ~self._approximately(data, samples, slack, levels * self.row_nnz + 1, columns, part)
-            out[left[good]] = part[good[tried]]
-            left = left[~good]
+            data = _transpose(approximation[good], dtype, levels if self.signed else None)
+            part = np.empty((len(good), hash_nnz), np.int32)
+            width = levels * self.row_nnz + 1
+            is_done = ~self._approximately(data, samples[good], slack[good], width, columns, part)
+            out[left[good[is_done]]] = part[is_done]
+            left = np.delete(left, good[is_done])
         if len(left):
             out[left] = self._plainly(X[left], columns, hash_nnz)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -163,20 +164,20 @@ def overall(found: Counts, sums: Counts) -> dict[str, Any]:
 def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
     """Figures and curves of each class against the rest."""
     parts = _Curves(found)
-    columns = parts.auroc, parts.auprc, parts.calibration_error, parts.fitted(1), parts.fitted(0)
+    slopes, intercepts = parts.fitted(1), parts.fitted(0)
     return [
         {
             "label": label,
             "examples": int(parts.n_own[c]),
             "others": int(parts.n_rest[c]),
-            "auroc": auroc,
-            "auprc": auprc,
-            "calibration": {"error": error, "slope": slope, "intercept": intercept},
+            "auroc": parts.auroc[c],
+            "auprc": parts.auprc[c],
+            "calibration": {"error": parts.calibration_error[c], "slope": slopes[c], "intercept": intercepts[c]},
             "thresholds": [parts.at(c, threshold) for threshold in _THRESHOLDS],
             "roc": parts.roc(c),
             "reliability": parts.reliability(c),
         }
-        for c, (label, auroc, auprc, error, slope, intercept) in enumerate(zip(labels, *columns, strict=True))
+        for c, label in enumerate(labels)
     ]
 
 
@@ -223,7 +224,7 @@ class _Curves:
         self.n_own, self.n_rest = self.own.sum(axis=1), self.rest.sum(axis=1)
         self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
-    @property
+    @cached_property
     def auroc(self) -> list[Figure]:
         """Probability that a sample of the class gets more than one of the rest; half of a tie."""
         below = np.cumsum(self.rest, axis=1) - self.rest / 2
@@ -232,7 +233,7 @@ class _Curves:
         low, high = _area_interval(area, self.n_own, self.n_rest)
         return self._figures(area, low, high)
 
-    @property
+    @cached_property
     def auprc(self) -> list[Figure]:
         """Average precision: the mean of the precision at each sample of the class."""
         own, all_ = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (self.own, self.own + self.rest))
@@ -240,7 +241,7 @@ class _Curves:
         shares = [share(a * n, n) for a, n in zip(area, self.n_own, strict=True)]
         return [figure if ok else None for figure, ok in zip(shares, self.is_defined, strict=True)]
 
-    @property
+    @cached_property
     def calibration_error(self) -> list[Figure]:
         """Mean distance between predicted and observed shares, over ten groups of equal width."""
         members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
