@@ -43,7 +43,7 @@ def _sizes(fitted: Any) -> Row:
     """Sizes of the hash and the decay, of a classifier with one hash."""
     spec = getattr(fitted, "spec_", None)
     names = (("m", "hash_dim"), ("s", "row_nnz"), ("rho", "hash_nnz"), ("signed", "signed"))
-    return {short: getattr(spec, name, None) for short, name in names} | {"decay": getattr(fitted, "decay_", None)}
+    return {k: getattr(spec, name, None) for k, name in names} | {"decay": spec and fitted.model_.member.scoring.decay}
 
 
 def paper_configurations(n_features: int, settings: Settings) -> list[Row]:

@@ -14,7 +14,7 @@ split. What is made for parties that differ is tuned on "Dirichlet 0.1": SCAFFOL
 mu and epochs at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last round.
 
 "Personal" figures are of parties that add their own class frequencies to the model, smoothed towards those of the
-pooled samples (`model.class_prior`). To the log probabilities of LR and MLP a party adds the logarithm of its
+pooled samples (`model.model`). To the log probabilities of LR and MLP a party adds the logarithm of its
 frequencies less that of the pooled ones, which these models have learned. Own heads have learned the party's
 frequencies, and have personal figures only.
 
@@ -48,7 +48,7 @@ from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.app.data.datasets import Dataset, Share
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import codec
-from flwr_flynn.model.class_prior import log_frequencies
+from flwr_flynn.model.model import log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_page as page
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits

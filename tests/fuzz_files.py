@@ -24,13 +24,13 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.class_prior import counted_prior
 from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.model.model import counted_prior
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import SimulatedRelease, ledger_format
+from flwr_flynn.privacy import SimulatedRelease, ledger_files
 from flwr_flynn.privacy import ledger as budgets
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.ledger_format import LedgerFile
+from flwr_flynn.privacy.ledger_files import LedgerFile
 from flwr_flynn.tables.table import Table
 from tests.app.data.private import count, private_share
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, federation_of
@@ -232,7 +232,10 @@ class Files:
         model.save(path)
         again = FlyNNClassifier.load(path, max_bytes=2**22)
         assert (again.counts_, again.spec_, again.rule) == (model.counts_, model.spec_, model.rule)
-        assert (again.decay_, again.temperature_) == (model.decay_, model.temperature_)
+        assert (again.model_.member.scoring.decay, again.model_.member.temperature) == (
+            model.model_.member.scoring.decay,
+            model.model_.member.temperature,
+        )
         assert again.model_.sha256() == model.model_.sha256()
         np.testing.assert_array_equal(again.classes_, model.classes_)
         if model.n_features_in_ < 100:
@@ -271,7 +274,7 @@ class Files:
             ledger["entries"] = mutator.value(ledger["entries"])
         del ledger["sha256"]
         ledger = json.loads(json.dumps(ledger, default=repr))
-        files = {name: json.dumps({**ledger, "sha256": ledger_format.digest_of(ledger)}).encode()}
+        files = {name: json.dumps({**ledger, "sha256": ledger_files.digest_of(ledger)}).encode()}
         with suppress(TypeError, KeyError):
             forged = LedgerFile(ledger["composition"], ledger["delta"], ledger["data_path"], ledger["entries"])
             files["state.exists"] = forged.marker()

@@ -40,9 +40,8 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
-from flwr_flynn.model.gram import GramMatrix, LearnedGram
-from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
-from flwr_flynn.model.gram_scoring import LEVELS
+from flwr_flynn.model.gram import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
+from flwr_flynn.model.gram import LEVELS, GramMatrix, LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy

@@ -30,8 +30,8 @@ import sklearn.model_selection  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 NEAREST = {
-    "model/counts": "model/test_counts model/test_noise_record federated/test_laws",
-    "model/scoring": "model/test_scoring model/test_leave_one_out_scores model/test_noise_record model/test_model "
+    "model/counts": "model/test_counts model/test_noisy_counts federated/test_laws",
+    "model/scoring": "model/test_scoring model/test_leave_one_out_scores model/test_noisy_counts model/test_model "
     "model/test_candidates",
     "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
     "federated/phases/test_columns federated/phases/test_selection flower/test_noisy_runs",

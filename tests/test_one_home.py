@@ -15,7 +15,7 @@ REGISTRY = "federated/plan.py"
 EXCEPTIONS = Path(__file__).with_name("one_home.txt")
 
 CAPABILITIES = {
-    "class-prior": (r"class[-_]prior|ClassPrior|own_prior", "model/class_prior.py"),
+    "class-prior": (r"class[-_]prior|ClassPrior|own_prior", "model/model.py"),
     "columns": (
         r"ColumnsRequest|ColumnHistograms|phases\.columns|\bCOLUMNS\b|derive_specs|derives_specs",
         "federated/phases/columns.py model/column_histograms.py model/column_cells.py",
@@ -24,12 +24,13 @@ CAPABILITIES = {
         r"EvaluationRequest|\bEVALUATION\b|evaluation_result|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
         "federated/phases/evaluation.py federated/evaluation_result.py",
     ),
-    "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py model/gram_scoring.py"),
+    "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
     "group-column": (r"group[-_]column|subgroup", "federated/evaluation_result.py"),
     "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_plan.py privacy/noise_mechanisms.py"),
     "noisy-refinement": (
         r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",
-        "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/gaussian_rounds.py",
+        "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/noise_mechanisms.py "
+        "privacy/private_sizes.py",
     ),
     "schema-learning": (
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",

@@ -30,8 +30,9 @@ for colour, load in enumerate((load_digits, load_breast_cancer, load_wine)):
     ]
     name = load.__name__.removeprefix("load_").replace("_", " ")
     axis.plot(1 - decays, curve, color=f"C{colour}", label=name)
-    axis.plot(1 - chosen.decay_, chosen.score(X_test, y_test), "o", color=f"C{colour}")
-    print(f"{name}: decay {chosen.decay_:.3f}, accuracy {chosen.score(X_test, y_test):.3f}")
+    decay = chosen.model_.member.scoring.decay
+    axis.plot(1 - decay, chosen.score(X_test, y_test), "o", color=f"C{colour}")
+    print(f"{name}: decay {decay:.3f}, accuracy {chosen.score(X_test, y_test):.3f}")
 
 axis.set(
     xscale="log",

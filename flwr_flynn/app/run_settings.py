@@ -15,10 +15,10 @@ from typing import Any
 from flwr_flynn.app.settings_parser import Settings, as_setting, setting, whole_numbers
 from flwr_flynn.errors import SpecError
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
-from flwr_flynn.model.gram_scoring import MOST_ROWS
+from flwr_flynn.model.gram import MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
-from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS
+from flwr_flynn.privacy.noise_mechanisms import MOST_ROUNDS
 
 PARTITIONERS = (
     *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),

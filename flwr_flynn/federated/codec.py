@@ -26,8 +26,8 @@ from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS, MOST_SPECS, GramScoring, checked_gram_specs
-from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as GRAM_WEIGHT
+from flwr_flynn.model.gram import LARGEST_BIAS, MOST_SPECS, GramScoring, checked_gram_specs
+from flwr_flynn.model.gram import LARGEST_WEIGHT as GRAM_WEIGHT
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import ScoringRule

@@ -28,9 +28,8 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
-from flwr_flynn.model.class_prior import counted_prior
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.model import Model, counts_sha256
+from flwr_flynn.model.model import Model, counted_prior, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict
 

@@ -15,7 +15,7 @@ from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
-from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.metrics import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism

@@ -15,9 +15,8 @@ from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.class_prior import counted_prior
-from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.gram import GramScoring
+from flwr_flynn.model.model import Model, ModelMember, counted_prior
 from flwr_flynn.model.model_html import model_html
 from flwr_flynn.model.noisy_rounds import Descent, Weights
 from flwr_flynn.model.scoring import ScoringRule, given_scoring

@@ -38,9 +38,8 @@ from flwr_flynn.federated.samples import Codes, Features, elsewhere, has_names, 
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
-from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.model import Model
+from flwr_flynn.model.model import Model, own_prior
 from flwr_flynn.model.noisy_rounds import clipped_gradient, weights_sha256
 from flwr_flynn.privacy import GaussianRounds, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget

@@ -66,12 +66,10 @@ class BatchEncoder:
         elif largest * self.row_nnz <= _FLOAT32_EXACT:  # float32 sums of the integer samples are exact as well
             self._float_winners(X, columns, out)
         else:
-            part = out[is_integer]
+            part, rest = out[is_integer], out[~is_integer]
             self._integer_winners(X[is_integer], columns, part, largest)
-            out[is_integer] = part
-            part = out[~is_integer]
-            self._float_winners(X[~is_integer], columns, part)
-            out[~is_integer] = part
+            self._float_winners(X[~is_integer], columns, rest)
+            out[is_integer], out[~is_integer] = part, rest
 
     def inputs(self, chunk: Array | sp.csr_array, matrix: sp.csr_array) -> tuple[Array, sp.csr_array]:
         """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the columns of a matrix for them.
@@ -143,16 +141,15 @@ class BatchEncoder:
             slack = np.empty(len(samples), np.int64)
             crowding = np.empty(len(samples))
             kernels.approximate(samples, self.row_nnz, self.signed, levels, approximation, slack, crowding)
-            good = crowding * depth < 1.0  # else e times as many rows would be looked at
-            if not good.any():
+            good = np.flatnonzero(crowding * depth < 1.0)  # else e times as many rows would be looked at
+            if not len(good):
                 continue
-            tried = good.copy()
-            samples, approximation, slack = samples[good], approximation[good], slack[good]
-            data = _transpose(approximation, dtype, levels if self.signed else None)
-            part = np.empty((len(samples), hash_nnz), np.int32)
-            good[tried] = ~self._approximately(data, samples, slack, levels * self.row_nnz + 1, columns, part)
-            out[left[good]] = part[good[tried]]
-            left = left[~good]
+            data = _transpose(approximation[good], dtype, levels if self.signed else None)
+            part = np.empty((len(good), hash_nnz), np.int32)
+            width = levels * self.row_nnz + 1
+            is_done = ~self._approximately(data, samples[good], slack[good], width, columns, part)
+            out[left[good[is_done]]] = part[is_done]
+            left = np.delete(left, good[is_done])
         if len(left):
             out[left] = self._plainly(X[left], columns, hash_nnz)
 

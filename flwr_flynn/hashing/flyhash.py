@@ -135,9 +135,12 @@ class FlyHash:
         self._center, self._scale = (None if vector is None else np.array(vector) for vector in vectors)
         self._features: TriangleFeatures | RankCodes | None = None
         center, scale = self._center, self._scale
-        if spec is not None and (spec.n_waves or spec.coding):
-            self._features = _features_of(spec, center, scale)
+        if spec is not None and spec.n_waves:
+            frequency = spec.wave_frequency
+            self._features = TriangleFeatures(spec.seed, spec.n_waves, frequency, center, scale, spec.n_features)
             center = scale = None  # part of the features
+        elif spec is not None and spec.coding:
+            self._features = RankCodes(np.array(spec.edges), spec.n_codes, spec.coding, spec.signed)
         # In the place of a gap: nothing of a column is left at its centre, and rank codes have none.
         self._gaps = np.nan if spec is not None and spec.coding else self._center
         self._encoder = BatchEncoder(n_inputs, self.row_nnz, signs is not None, center, scale)
@@ -160,13 +163,14 @@ class FlyHash:
         digest.update(self.rows.astype("<i4").data)
         if self.signs is not None:
             digest.update(self.signs.data)
-        if self.spec is not None and self.spec.n_waves:
-            digest.update(struct.pack("<Qd", self.spec.n_waves, self.spec.wave_frequency))
-        if self.spec is not None and self.spec.edges is not None:
-            edges = np.array(self.spec.edges, "<f8")
-            digest.update(f"{self.spec.coding} {self.spec.n_codes} {edges.shape} ".encode() + edges.tobytes())
-        if self.spec is not None and self.spec.row_weights is not None:
-            digest.update(b"weights " + np.array(self.spec.row_weights, "u1").tobytes())
+        if (spec := self.spec) is not None:
+            if spec.n_waves:
+                digest.update(struct.pack("<Qd", spec.n_waves, spec.wave_frequency))
+            if spec.edges is not None:
+                edges = np.array(spec.edges, "<f8")
+                digest.update(f"{spec.coding} {spec.n_codes} {edges.shape} ".encode() + edges.tobytes())
+            if spec.row_weights is not None:
+                digest.update(b"weights " + np.array(spec.row_weights, "u1").tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -318,13 +322,6 @@ class FlyHash:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-
-
-def _features_of(spec: HashSpec, center: Array | None, scale: Array | None) -> TriangleFeatures | RankCodes:
-    """Stage before the lifting matrix of a specification that has one."""
-    if spec.n_waves:
-        return TriangleFeatures(spec.seed, spec.n_waves, spec.wave_frequency, center, scale, spec.n_features)
-    return RankCodes(np.array(spec.edges), spec.n_codes, spec.coding, spec.signed)
 
 
 @lru_cache(maxsize=32)

@@ -18,8 +18,7 @@ import scipy.sparse as sp
 
 Array = npt.NDArray[Any]
 
-LEVELS = 15
-"""Highest grade."""
+LEVELS = 15  # highest grade
 
 _LARGEST_INPUT = 1023
 _FLOAT32_EXACT = 2**24

@@ -26,17 +26,13 @@ from numba import njit
 
 CODINGS = ("bumps", "steps")
 MANTISSA_BITS = 20
-KEY_BITS = 12 + MANTISSA_BITS
-"""Bits of a key: sign, exponent and the highest bits of the mantissa of a float64."""
+KEY_BITS = 12 + MANTISSA_BITS  # bits of a key: sign, exponent and the highest bits of the mantissa of a float64
 
-N_EDGES = 32
-"""Edges of a column, K, that the defaults use."""
+N_EDGES = 32  # edges of a column, K, that the defaults use
 
-GAP = 2**31 + (0x7FF8 << 16)
-"""Key of NaN, above those of all numbers."""
+GAP = 2**31 + (0x7FF8 << 16)  # key of NaN, above those of all numbers
 
-FIRST_GAP = 2**31 + (0x7FF0 << 16)
-"""Lowest key above those of all finite numbers."""
+FIRST_GAP = 2**31 + (0x7FF0 << 16)  # lowest key above those of all finite numbers
 
 _HEIGHT = 15  # of a bump
 _WIDTH = 1.54  # of a bump, in distances between centres

@@ -192,12 +192,7 @@ class HashSpec:
         row_nnz: int | None = None,
         hash_nnz: int | None = None,
         seed: int = 0,
-        signed: bool = False,
-        center: tuple[float, ...] | None = None,
-        scale: tuple[float, ...] | None = None,
-        n_waves: int = 0,
-        wave_frequency: float = 0.0,
-        **coded: Any,
+        **fields: Any,
     ) -> HashSpec:
         """Specification with sizes for data of this shape, see docs/explanation/defaults.md for the reasons.
 
@@ -208,10 +203,9 @@ class HashSpec:
             Training samples of all parties together, and classes. Public figures; rough ones will do.
         noise_sigma : float, optional
             Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Needs both figures above.
-        hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency
-            Passed on to the specification, which may raise a `SpecError`. Other sizes follow from those given.
-        **coded
-            `coding`, `n_codes`, `edges` and `row_weights`, passed on likewise.
+        hash_dim, row_nnz, hash_nnz, seed, **fields
+            Further fields of the specification, which may raise a `SpecError`: `signed`, `center`, `scale` and so on.
+            Other sizes follow from those given.
 
         Notes
         -----
@@ -235,12 +229,11 @@ class HashSpec:
         if hash_dim is None:
             hash_dim = _suggested_rows(n_examples, n_classes, noise_sigma)
         if row_nnz is None:
-            n_inputs = n_waves or n_features * (coded.get("n_codes") or 1)
+            n_inputs = fields.get("n_waves") or n_features * (fields.get("n_codes") or 1)
             row_nnz = min(n_inputs, max(2, min(-(-2 * n_inputs // 5), 40)))
         if hash_nnz is None:
             hash_nnz = _suggested_winners(hash_dim, n_examples, n_classes, noise_sigma)
-        sizes = (n_features, hash_dim, row_nnz, hash_nnz)
-        return cls(*sizes, seed, signed, center, scale, n_waves, wave_frequency, **coded)
+        return cls(n_features, hash_dim, row_nnz, hash_nnz, seed, **fields)
 
 
 def _suggested_rows(n_examples: int | None, n_classes: int | None, noise_sigma: float | None) -> int:

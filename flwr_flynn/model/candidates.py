@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,24 +27,42 @@ _RANKS_UP_TO = 1024  # features up to which "auto" has rank codes: they are seve
 _PERIOD = 2.2  # of a wave, in typical distances between samples
 _FAINT = 0.02  # weight of an uninformative column, beside 1.02 of the most informative one
 
-EFFORTS = ("quick", "default", "thorough")
 _MANY = 4096  # samples from which more rows for each winner pay
 _SIZES = {True: (2**16, 64), False: (2**15, 128)}  # rows and winners, for many samples and for fewer
-_QUICK = 2**14, 64
+_SMALL = 2**14, 64  # of effort "quick", and by default for few samples of more than so many classes
+_MANY_CLASSES = 8
+_MOST_COUNTS = 2**24  # of all classes of a member: six candidates fit the memory that a party allows by default
 _PERCEPTRON = 50 * 2 * 4 * 256  # bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class
 _GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "thorough"
-_MANY_CLASSES = 8  # beyond, few samples get the rows of "quick" by default
-_MOST_COUNTS = 2**24  # of all classes of a member: six candidates fit the memory that a party allows by default
 
 
-@dataclass(frozen=True)
-class _Coded:
+class _Effort(NamedTuple):
+    """What "auto" may cost: a committee, or its first candidate alone; and a Gram matrix."""
+
+    has_committee: bool
+    has_gram: bool
+
+
+_EFFORTS = {"quick": _Effort(False, False), "default": _Effort(True, False), "thorough": _Effort(True, True)}
+EFFORTS = tuple(_EFFORTS)
+
+
+class _Coded(NamedTuple):
     """Candidate with rank codes: their shape, codes of a feature, entries of a row; if features are drawn by weight."""
 
     coding: str
     n_codes: int
     row_nnz: int
     is_weighted: bool
+
+    def fields(self, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None) -> dict[str, Any]:
+        """Fields of the specification."""
+        row_nnz = min(self.row_nnz, len(edges) * self.n_codes // 2)
+        coded = {"coding": self.coding, "n_codes": self.n_codes, "row_nnz": row_nnz}
+        return coded | {
+            "edges": tuple(map(tuple, edges.tolist())),
+            "row_weights": weights if self.is_weighted else None,
+        }
 
 
 _PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges
@@ -126,7 +143,7 @@ class HashPlan:
     @property
     def most_members(self) -> int:
         """Members of the model, at most: one but for "auto"."""
-        return self.max_members if self.needs_columns and self.effort != "quick" else 1
+        return self.max_members if self.needs_columns and _EFFORTS[self.effort].has_committee else 1
 
     @property
     def needs_columns(self) -> bool:
@@ -134,94 +151,74 @@ class HashPlan:
         return self.scaling == "auto"
 
     @property
-    def _sizes_of_effort(self) -> dict[str, int]:
-        """Rows and winners of the candidates of "auto", where none are given."""
-        if not self.needs_columns or self.hash_dim is not None or self.hash_nnz is not None:
-            return {}
-        many = (self.n_examples or 0) >= _MANY
-        is_quick = self.effort == "quick" or not (many or self.n_classes <= _MANY_CLASSES)
-        hash_dim, hash_nnz = _QUICK if is_quick else _SIZES[many]
-        hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
-        return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
-
-    @property
     def has_gram(self) -> bool:
         """True if the model gets a Gram matrix by its effort."""
-        return self.needs_columns and self.effort == "thorough"
+        return self.needs_columns and _EFFORTS[self.effort].has_gram
 
     def specs(self, columns: ColumnHistograms | None = None) -> tuple[HashSpec, ...]:
         """Candidate specifications, the default first; a `SpecError` without histograms if it `needs_columns`."""
         if self.ranges is not None:
-            return (self._coded_spec(_PUBLIC, edges_of_ranges(*self.ranges)),)
+            return (self._spec(_PUBLIC.fields(edges_of_ranges(*self.ranges))),)
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
-            return (self._spec(center, scale, is_signed=center is not None or scale is not None),)
+            is_signed = center is not None or scale is not None
+            return (self._spec({"center": center, "scale": scale, "signed": is_signed}),)
         if columns is None:
             raise SpecError("columns", f"the histograms of the columns for scaling {self.scaling!r}", None)
-        if self.n_examples is None:
-            return replace(self, n_examples=columns.n_examples).specs(columns)
-        candidates: list[Callable[[], HashSpec]] = []
-        relevance = columns.relevance()
-        if self.n_features <= _RANKS_UP_TO:
-            edges, weights = columns.edges(), row_weights(relevance)
-            candidates += [
-                partial(self._coded_spec, kind, edges, weights if kind.is_weighted else None) for kind in _CODED
-            ]
-        candidates += self._scaled(relevance, *columns.center_and_deviation())
-        found = tuple(dict.fromkeys(self._possible(candidates)))  # columns that do not vary make some the same
-        return found[:1] if self.effort == "quick" else found
-
-    def _scaled(
-        self, relevance: Sequence[float], center: Sequence[float], deviation: Sequence[float]
-    ) -> list[Callable[[], HashSpec]]:
-        """Candidates over centred columns: waves or weighted ones, standardised ones and rows of ones."""
-        weights = [value + _FAINT for value in relevance]
-        scale = [weight * _inverse(each) for weight, each in zip(weights, deviation, strict=True)]
-        # A common factor does not change the hash, and numbers of moderate size fit float32 better.
-        common = _common_factor(max(deviation))
-        ones = None if common == 1.0 else [common] * self.n_features
-        weighted, centred = partial(self._spec, center, scale), partial(self._spec, center, ones, is_signed=False)
-        if self.n_features > _WAVES_UP_TO:
-            return [weighted, centred, partial(self._spec, center, [weight * common for weight in weights])]
-        distance = math.sqrt(2 * math.fsum(w * w for w, each in zip(weights, deviation, strict=True) if each))
-        if not distance:
-            return [weighted, centred]
-        waves = {"n_waves": min(max(64, 4 * self.n_features), 256), "frequency": 1 / (_PERIOD * distance)}
-        return [partial(weighted, **waves), weighted, centred]
-
-    def _possible(self, candidates: Sequence[Callable[[], HashSpec]]) -> list[HashSpec]:
-        """Candidates that can have the given `row_nnz`; a `SpecError` where none can."""
-        specs, refusals = [], []
-        for make in candidates:
+        n_examples = columns.n_examples if self.n_examples is None else self.n_examples
+        small = not _EFFORTS[self.effort].has_committee
+        sizes, specs, refusals = committee_sizes(n_examples, self.n_classes, small), [], []
+        for fields in _candidates(columns):
             try:
-                specs.append(make())
+                specs.append(self._spec(fields, sizes))
             except SpecError as error:
                 if self.row_nnz is None or error.field != "row_nnz":
                     raise
                 refusals.append(str(error.expected))
         if not specs:
             raise SpecError("row_nnz", " or ".join(dict.fromkeys(refusals)), self.row_nnz)
-        return specs
+        different = tuple(dict.fromkeys(specs))  # columns that do not vary make some the same
+        return different[:1] if small else different
 
-    def _coded_spec(
-        self, kind: _Coded, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None
-    ) -> HashSpec:
-        row_nnz = min(kind.row_nnz, self.n_features * kind.n_codes // 2) if self.row_nnz is None else self.row_nnz
-        coded: dict[str, Any] = {"coding": kind.coding, "n_codes": kind.n_codes, "row_weights": weights}
-        coded |= {"row_nnz": row_nnz, "edges": tuple(map(tuple, edges.tolist()))}
-        return HashSpec.suggest(**self._sizes | coded, signed=self.signed is not False)
+    def _spec(self, fields: dict[str, Any], sizes: dict[str, int] | None = None) -> HashSpec:
+        """Specification with these fields, the given sizes, and where none of these is given, the others."""
+        names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed", "signed")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if "hash_dim" in given or "hash_nnz" in given:
+            sizes = None
+        return HashSpec.suggest(**{"signed": True} | fields | (sizes or {}) | given)
 
-    @property
-    def _sizes(self) -> dict[str, Any]:
-        names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
-        return {name: getattr(self, name) for name in names} | self._sizes_of_effort
 
-    def _spec(
-        self, center: Any, scale: Any, is_signed: bool = True, n_waves: int = 0, frequency: float = 0.0
-    ) -> HashSpec:
-        signed = is_signed if self.signed is None else self.signed
-        values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
-        return HashSpec.suggest(**values, signed=signed)
+def committee_sizes(n_examples: int, n_classes: int, small: bool = False) -> dict[str, int]:
+    """Rows and winners of the candidates of "auto" for so many samples and classes."""
+    many = n_examples >= _MANY
+    small = small or not (many or n_classes <= _MANY_CLASSES)
+    hash_dim, hash_nnz = _SMALL if small else _SIZES[many]
+    hash_dim = max(min(hash_dim, _MOST_COUNTS // n_classes), 256)
+    return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
+
+
+def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
+    """Fields of the candidates of "auto": rank codes, waves, weighted columns, and centred ones under rows of ones."""
+    n_features, relevance = columns.n_features, columns.relevance()
+    if n_features <= _RANKS_UP_TO:
+        edges, by_relevance = columns.edges(), row_weights(relevance)
+        yield from (kind.fields(edges, by_relevance) for kind in _CODED)
+    center, deviation = columns.center_and_deviation()
+    weights = [value + _FAINT for value in relevance]
+    weighted: dict[str, Any] = {"center": center}
+    weighted["scale"] = [weight * _inverse(each) for weight, each in zip(weights, deviation, strict=True)]
+    # A common factor does not change the hash, and numbers of moderate size fit float32 better.
+    common = _common_factor(max(deviation))
+    centred = {"center": center, "scale": None if common == 1.0 else [common] * n_features, "signed": False}
+    if n_features > _WAVES_UP_TO:
+        yield from (weighted, centred, {"center": center, "scale": [weight * common for weight in weights]})
+        return
+    distance = math.sqrt(2 * math.fsum(w * w for w, each in zip(weights, deviation, strict=True) if each))
+    if distance:
+        n_waves = min(max(64, 4 * n_features), 256)
+        yield weighted | {"n_waves": n_waves, "wave_frequency": 1 / (_PERIOD * distance)}
+    yield from (weighted, centred)
 
 
 def derive_specs(plan: HashPlan, columns: ColumnHistograms) -> tuple[tuple[HashSpec, ...], str]:

@@ -1,8 +1,9 @@
-"""FlyNN as a scikit-learn classifier: fitting makes a `Model`, and this module adds the interface to it."""
+"""FlyNN as a scikit-learn classifier: fitting makes a `Model`; `model.prediction` has what is done with it."""
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -11,30 +12,31 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
-from flwr_flynn.model.class_prior import checked_weight, counted_prior
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import GramMatrix, LearnedGram, gram_specs
-from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
-from flwr_flynn.model.prediction import PredictionMixin
+from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS, GramMatrix, LearnedGram, gram_specs
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes, counted_prior
+from flwr_flynn.model.prediction import FittedEstimator, complete
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
+from flwr_flynn.tables.kinds_and_levels import learned
+from flwr_flynn.tables.schema import Schema
 
 Floats = npt.NDArray[np.float64]
 
 _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns are dense
 
 
-class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FlyNNClassifier(FittedEstimator):
     """Federated nearest-neighbour classifier with a fruit-fly hash (Ram & Sinha, AAAI 2022).
 
     The model is a matrix of counts, one row per class. Models of disjoint data `merge` by addition, and `forget`
@@ -81,14 +83,14 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     ignore, keep : sequence of str, default=()
         Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
     class_weight : dict, "balanced" or None, default=None
-        None: classes are as frequent as among the counted samples, see `model.class_prior`. A dict has factors of these
+        None: classes are as frequent as among the counted samples, see `model.model`. A dict has factors of these
         frequencies by label, as in scikit-learn. "balanced", and None with rule "novelty": all are equally frequent.
 
     Attributes
     ----------
     model_ : Model
         The fitted model; `classes_` and `guarantee_` are parts of it. Of a model with one member (any but that of
-        scaling "auto") so are `counts_`, `spec_`, `hash_`, `decay_` and `temperature_`; others are in `model_.members`.
+        scaling "auto") so are `counts_` and `spec_`; those of others are in `model_.members`.
     n_features_in_, feature_names_in_ : int, (d,) array of str
         The names only where X had names. Of tables with categories, gaps or dates the columns used, by their names.
 
@@ -193,20 +195,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     ) -> Self:
         """Fitted classifier of given counts.
 
-        Parameters
-        ----------
-        spec : HashSpec
-            The hash of the counts.
-        counts : ClassCounts
-        classes : (L,) array-like of str or int
-            Label of each row of the counts, in any order, which becomes that of `classes_`.
-        decay, rule, temperature, class_weight, feature_names, guarantee
-            Parameters of the class and of `Model`.
-
-        Raises
-        ------
-        SpecError, DataError, ConfigError
-            The counts are of a different hash; classes or names do not fit; decay, rule or temperature is out of range.
+        `classes`, (L,), has the label of each row of the counts, in any order, which becomes that of `classes_`. Other
+        parameters are those of the class and of `Model`. A `SpecError` refuses counts of a different hash.
         """
         self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature, class_weight=class_weight)
         member = ModelMember(spec, counts, self._scoring(counts))
@@ -235,26 +225,21 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             self.feature_names_in_ = np.array(names, dtype=object)
         return self
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
+        """Read a classifier from a file of `save`, with the parameters of `from_model`.
+
+        The file may come from anybody: a `ModelFileError` refuses damage and models beyond `max_bytes` of memory.
+        """
+        with model_file.reading(path, max_bytes) as (model, _):
+            return cls.from_model(model)
+
     # -------- learning
 
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
         """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
-        fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
-        fresh._gram = None
-        X, y = fresh._complete(*fresh._validated(fresh._learned(X), y, reset=True), reset=True)
-        check_classification_targets(y)
-        classes, codes = np.unique(y, return_inverse=True)
-        rows = fresh._gram_rows(X, len(classes))
-        specs = fresh._specs(X, codes, len(classes))
-        chosen = fresh._select(specs, X, codes, classes)
-        members = [replace(each, scoring=fresh._scoring(each.counts, each.scoring)) for each in chosen]
-        fresh._set_model(members, classes)
-        if rows:
-            fresh._gram = LearnedGram.of(gram_specs(specs, rows), X, codes, len(classes), self.n_jobs)
-            fresh.model_ = replace(fresh.model_, gram=getattr(fresh._gram, "scoring", None))
-        self.__dict__ = fresh.__dict__
-        return self
+        return self._learn(X, y)
 
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
         """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
@@ -271,17 +256,24 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         known = unique_labels(classes) if first else self.classes_
         if classes is not None and not np.array_equal(unique_labels(classes), np.sort(known)):
             raise DataError("classes", "the same labels as in the first call", f"{len(unique_labels(classes))} labels")
-        fresh = copy(self)
-        X, y = fresh._complete(*fresh._validated(fresh._learned(X) if first else X, y, reset=first), reset=first)
-        check_classification_targets(y)
-        codes = class_codes(known, y)
-        if first:
-            chosen = fresh._select(fresh._specs(X, codes, len(known)), X, codes, known)
-            # Members stay those of the first batch; scorings follow the counts.
-            fresh._set_model([replace(each, scoring=fresh._scoring(each.counts)) for each in chosen], known)
-            self.__dict__ = fresh.__dict__
-        else:
-            self._change(X, codes, operator.add)
+        return self._learn(X, y, known) if first else self._change(X, y, operator.add)
+
+    def _learn(self, X: Any, y: npt.ArrayLike, known: npt.NDArray[Any] | None = None) -> Self:
+        """Learn from samples of classes that are `known`, or of all classes that there are."""
+        fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
+        X, y, schema = fresh._first_samples(X, y)
+        classes = np.unique(y) if known is None else known
+        codes = class_codes(classes, y)
+        chosen, specs = fresh._select(X, codes, classes)
+        # Members stay those of the first batch; scorings follow the counts of all.
+        members = [replace(m, scoring=fresh._scoring(m.counts, m.scoring if known is None else None)) for m in chosen]
+        names: Any = getattr(fresh, "feature_names_in_", None) if schema is None else schema
+        names = names.tolist() if isinstance(names, np.ndarray) else names
+        has_gram = specs and known is None
+        fresh._gram = LearnedGram.of(specs, X, codes, len(classes), self.n_jobs) if has_gram else None
+        gram, prior = getattr(fresh._gram, "scoring", None), fresh._counted_prior(members, classes)
+        fresh.model_ = Model(tuple(members), classes, names, prior=prior, gram=gram)
+        self.__dict__ = fresh.__dict__
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
@@ -315,20 +307,20 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         Then nothing is changed.
         """
         check_is_fitted(self)
-        X, y = self._complete(*self._validated(X, y))
-        codes = class_codes(self.classes_, y)
-        self._change(X, codes, operator.sub)
-        return self
+        return self._change(X, y, operator.sub)
 
-    def _change(self, X: Any, codes: npt.NDArray[np.int64], combine: Callable[[Any, Any], Any]) -> None:
+    def _change(self, X: Any, y: npt.ArrayLike, combine: Callable[[Any, Any], Any]) -> Self:
         """Add the statistics of samples, or take them out."""
-        samples, gram = (X, codes, len(self.classes_), self.n_jobs), self._gram
+        X, labels = self._labelled(X, y)
+        check_classification_targets(labels)
+        codes, gram = class_codes(self.classes_, labels), self._gram
+        samples = X, codes, len(self.classes_), self.n_jobs
         counts = [combine(each.counts, ClassCounts.from_data(each.hash, *samples)) for each in self.model_.members]
         if gram is not None:
-            gram = gram.changed(
-                combine(gram.sums, GramMatrix.from_data(gram.scoring.specs, gram.weights, X, codes, self.n_jobs))
-            )
+            sums = GramMatrix.from_data(gram.scoring.specs, gram.weights, X, codes, self.n_jobs)
+            gram = gram.changed(combine(gram.sums, sums))
         self._set_counts(counts, gram)
+        return self
 
     def _scoring(self, counts: ClassCounts, chosen: ScoringRule | None = None) -> ScoringRule:
         """ScoringRule of the parameters; "auto" values are those of `chosen`, or else suggested from the counts."""
@@ -350,34 +342,44 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, **parts), gram
         self.model_ = replace(self.model_, prior=self._counted_prior(self.model_.members, self.classes_))
 
-    def _set_model(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> None:
-        names = self._schema or getattr(self, "feature_names_in_", None)
-        names = names.tolist() if isinstance(names, np.ndarray) else names
-        self.model_ = Model(tuple(members), classes, names, prior=self._counted_prior(members, classes))
-
     def _counted_prior(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> Floats | None:
         return counted_prior(members[0].counts, checked_weight(self.class_weight, self.rule, classes))
 
+    def _first_samples(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any], Schema | None]:
+        """Validated samples and labels of a first fit, and the schema learned of samples that are no plain numbers."""
+        schema, spec = None, self.spec
+        if spec is None or np.shape(X)[1:] != (spec.n_features,):  # else hashed as it stands
+            X, schema = learned(X, self.min_examples, self.ignore, self.keep)
+        if schema is not None:
+            self.n_features_in_ = len(schema.columns)
+            self.__dict__.pop("feature_names_in_", None)
+            if schema.is_named:
+                names = [name for name in X.names if name in schema.names]
+                self.feature_names_in_ = np.array(names, dtype=object)
+        X, y = self._validated(X, schema, y, reset=True)
+        check_classification_targets(y)
+        takes_gaps = self._learned_scaling(X) is not None if spec is None else flynn_hash(spec).takes_gaps
+        return *((X, y) if schema is None or takes_gaps else complete(schema, X, y)), schema
+
     def _select(
-        self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]
-    ) -> tuple[ModelMember, ...]:
+        self, X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]
+    ) -> tuple[tuple[ModelMember, ...], tuple[HashSpec, ...]]:
+        """Members for the samples, with their own scorings, and the hashes of a Gram matrix; () without one."""
+        n_classes, plan, rows = len(classes), self._plan(X, len(classes)), int(self.gram or 0)
+        specs: Any = (self.spec,)
+        if plan is not None:
+            specs = plan.specs(ColumnHistograms.from_data(X, codes, n_classes) if plan.needs_columns else None)
+            if self.gram is None and plan.has_gram:
+                rows = gram_rows(X.shape[1], n_classes, X.shape[0])
         given = self.rule, self.decay, self.n_jobs, 1 if len(specs) == 1 else int(self.max_members)
         weight = checked_weight(self.class_weight, self.rule, classes)
-        return fit_members(specs, X, codes, len(classes), *given, weight)
+        members = fit_members(specs, X, codes, n_classes, *given, weight)
+        return members, gram_specs(specs, rows) if rows else ()
 
-    def _specs(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[HashSpec, ...]:
-        """Candidates of the parameters for the samples."""
-        if (plan := self._plan(X, n_classes)) is None:
-            assert self.spec is not None
-            return (self.spec,)
-        return plan.specs(ColumnHistograms.from_data(X, codes, n_classes) if plan.needs_columns else None)
-
-    def _gram_rows(self, X: Any, n_classes: int) -> int:
-        """Rows of the Gram matrix for the samples; 0 for none."""
-        plan = self._plan(X, n_classes)
-        if self.gram is not None or plan is None or not plan.has_gram:
-            return int(self.gram or 0)
-        return gram_rows(X.shape[1], n_classes, X.shape[0])
+    def _learned_scaling(self, X: Any) -> str | CenterAndScale | None:
+        """Scaling of the parameters for the samples: none is learned of many columns."""
+        is_wide = isinstance(self.scaling, str) and X.shape[1] > _WIDE
+        return None if is_wide else self.scaling
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""
@@ -393,8 +395,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
                 text = f"X has {n_features} features, but the spec has n_features {self.spec.n_features}"
                 raise DataError("X", f"{self.spec.n_features} features", n_features, text=text)
             return None
-        is_wide = isinstance(self.scaling, str) and n_features > _WIDE
-        scaling = None if is_wide else self.scaling
         signed = None if isinstance(self.signed, str) else bool(self.signed)
         given |= {"seed": int(self.seed), "effort": self.effort, "max_members": int(self.max_members)}
-        return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
+        return HashPlan(n_features, n_classes, n_samples, self._learned_scaling(X), signed, **given)

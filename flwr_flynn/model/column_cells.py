@@ -47,7 +47,7 @@ def cells_of(X: npt.NDArray[Any], y: Integers, n_classes: int) -> tuple[Integers
         _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
         return _cells_of_table(table)
     keys = _checked_keys(X)
-    return summed((((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys).ravel())
+    return np.unique(((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys, return_counts=True)
 
 
 def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Integers, Integers]:
@@ -84,8 +84,7 @@ def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Inte
     return np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found])
 
 
-SHARED = 5
-"""Samples of equal values that need no rounding."""
+SHARED = 5  # samples of equal values that need no rounding
 
 _TINY = 2.0**-1000
 
@@ -164,27 +163,18 @@ def _infinite() -> DataError:
     return DataError("X", "finite numbers, or NaN for a gap", "infinity")
 
 
-def summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:
-    """The different cells, ascending, and the sum of the counts of each; a cell counts 1 without them."""
-    if counts is None:
-        ordered = np.sort(cells)
-        first = _first_of_each(ordered)
-        return ordered[first], np.diff(first, append=len(ordered))
+def summed(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """The different cells, ascending, and the sum of the counts of each."""
     order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
     return _merged(cells[order], counts[order])
 
 
 def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
     """The different ones of cells that do not descend, and the sum of the counts of each."""
-    first = _first_of_each(cells)
-    return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
-
-
-def _first_of_each(cells: Integers) -> npt.NDArray[np.intp]:
-    """Index of the first of each run of equal cells."""
     is_first = np.ones(len(cells), np.bool_)
     np.not_equal(cells[1:], cells[:-1], out=is_first[1:])
-    return np.flatnonzero(is_first)
+    first = np.flatnonzero(is_first)
+    return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
 
 
 @njit(nogil=True, cache=True)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, GAP, KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
 from flwr_flynn.model.column_cells import SHARED, batches, cells_of, coarse, floor_of, floored_cells, summed
+from flwr_flynn.model.counts import Additive
 
 Integers = npt.NDArray[np.int64]
 
@@ -32,7 +33,7 @@ _LOW = (1 << KEY_BITS) - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ColumnHistograms:
+class ColumnHistograms(Additive):
     """Number of samples of each class in each bin of each column; only filled cells are kept. Immutable.
 
     Parameters
@@ -172,14 +173,7 @@ class ColumnHistograms:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __add__(self, other: ColumnHistograms) -> ColumnHistograms:
-        return self._combine(other, 1) if isinstance(other, ColumnHistograms) else NotImplemented
-
-    def __sub__(self, other: ColumnHistograms) -> ColumnHistograms:
-        """Return the histograms without the samples of `other`; a `DataError` if they cannot be among these."""
-        return self._combine(other, -1) if isinstance(other, ColumnHistograms) else NotImplemented
-
-    def _combine(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
+    def _combined(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
         shapes = [(len(each.n_per_class), each.n_features) for each in (self, other)]
         if shapes[0] != shapes[1]:
             raise DataError("histograms", f"{shapes[0]} classes and columns on both sides", str(shapes[1]))
@@ -188,14 +182,6 @@ class ColumnHistograms:
         filled = counts != 0
         sizes = self.n_per_class + sign * other.n_per_class
         return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
-
-    def of_classes(self, labels: Integers) -> ColumnHistograms:
-        """Histograms of the samples of some classes, as of one class."""
-        is_one = np.zeros(len(self.n_per_class), np.bool_)
-        is_one[labels] = True
-        is_in = is_one[self.cells // (self.n_features << KEY_BITS)]
-        cells, counts = summed(self.cells[is_in] % (self.n_features << KEY_BITS), self.counts[is_in])
-        return ColumnHistograms(self.n_features, self.n_per_class[labels].sum(keepdims=True), cells, counts)
 
     def edges(self) -> npt.NDArray[np.float64]:
         """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32, (d, 32): lower ends of bins.
@@ -240,15 +226,10 @@ class ColumnHistograms:
         values = []
         for column in range(self.n_features):
             table = shares[:, column]
-            mean = [math.fsum(part) / len(filled) for part in table.T.tolist()]
-            parts = [
-                (share - middle) * (share - middle) / middle
-                for row in table.tolist()
-                for share, middle in zip(row, mean, strict=True)
-                if middle
-            ]
-            value = math.fsum(parts) / len(filled)
-            degrees = max(sum(middle > 0 for middle in mean) - 1, 0) * k
+            mean = np.array([math.fsum(part) / len(filled) for part in table.T.tolist()])
+            table, mean = table[:, mean > 0], mean[mean > 0]
+            value = math.fsum((np.square(table - mean) / mean).ravel().tolist()) / len(filled)
+            degrees = max(len(mean) - 1, 0) * k
             by_chance = (degrees + 2 * math.sqrt(degrees * t) + 2 * t) / n
             values.append(max(value - degrees / n, 0.0) if value > by_chance else 0.0)
         most = max(values)
@@ -287,7 +268,8 @@ class ColumnHistograms:
         columns, _, counts = self._over_classes()
         sums = np.zeros(self.n_features, np.int64)
         np.add.at(sums, columns, counts)
-        return [int(each) for each in sums]
+        numbers: list[int] = sums.tolist()
+        return numbers
 
     def _over_classes(self) -> tuple[Integers, Integers, Integers]:
         """Columns, keys and counts of the filled bins of the columns, in order, without gaps."""
@@ -297,14 +279,10 @@ class ColumnHistograms:
 
     def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
         """Samples of each class in the ranges between borders, (L, d, ranges); a border belongs to the range below."""
-        n_ranges = borders.shape[1] + 1
-        is_number = self.cells & _LOW != GAP
-        cells, counts = self.cells[is_number], self.counts[is_number]
-        rows, keys = cells >> KEY_BITS, cells & _LOW
-        ranges = (borders[rows % self.n_features] < keys[:, None]).sum(axis=1)
-        table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
-        np.add.at(table, rows * n_ranges + ranges, counts)
-        return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
+        starts = np.arange(self.n_features)[:, None] << KEY_BITS
+        cuts = starts + np.pad(borders + 1, ((0, 0), (1, 1)), constant_values=(0, FIRST_GAP))
+        table = self.table(cuts.ravel(), by_class=True).reshape(-1, *cuts.shape)
+        return table[:, :, :-1].astype(np.float64)  # without gaps
 
 
 def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

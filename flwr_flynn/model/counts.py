@@ -1,4 +1,8 @@
-"""Class counts: the model of FlyNN, as integers that add."""
+"""Class counts: the model of FlyNN, as integers that add, with a record of the noise in them.
+
+A mechanism (`flwr_flynn.privacy`) turns exact counts into a release: counts plus noise of a known variance. Noisy
+counts carry the record of their releases, so that their variance is known after any additions and subtractions.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import hashlib
 import math
 import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -14,17 +18,101 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import integer, is_sha256
+from flwr_flynn._validation import boolean, integer, is_sha256, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model import noise_record
 
-_INT64_MAX = 2**63 - 1
+_LARGEST_VARIANCE = 2.0**120
+_LARGEST_TIMES = 2**31
+
+
+class Additive:
+    """Statistics that add, exactly; what was added can be taken out again."""
+
+    def __add__(self, other: Self) -> Self:
+        """Sum of both; an error if they are of different kinds, or do not fit int64."""
+        return self._combined(other, 1) if isinstance(other, type(self)) else NotImplemented
+
+    def __sub__(self, other: Self) -> Self:
+        """This without the samples of `other`; an error if these cannot be among its own."""
+        return self._combined(other, -1) if isinstance(other, type(self)) else NotImplemented
+
+    def _combined(self, other: Self, sign: int) -> Self:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Release:
+    """Record of one draw of noise in some counts, named by 64 hexadecimal digits (`release_name`).
+
+    `variance` is that of one entry, in samples squared, above 0. `times` is the multiplicity of the draw, -1 after a
+    subtraction, not 0. `selected`: only selected entries were released; the others are 0 and have no noise.
+    """
+
+    name: str
+    variance: float
+    times: int = 1
+    selected: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_sha256(self.name):
+            raise CountsError("release name", "64 hexadecimal digits in lower case", self.name)
+        variance = number("release variance", self.variance, most=_LARGEST_VARIANCE, above=0, error=CountsError)
+        object.__setattr__(self, "variance", variance)
+        if not integer("release times", self.times, -_LARGEST_TIMES, _LARGEST_TIMES, error=CountsError):
+            raise CountsError("release times", "an integer other than 0", 0)
+        boolean("release selected", self.selected, error=CountsError)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Release:
+        """Release from its fields, of which nothing is assumed."""
+        if not isinstance(values, Mapping) or set(values) != {"name", "variance", "times", "selected"}:
+            raise CountsError("release", "the fields name, variance, times and selected", values)
+        return cls(**values)
+
+
+def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
+    """Name of a release, as anybody who has it can compute: SHA-256 of fingerprint, shape and int64 noisy counts."""
+    given = np.asarray(array)
+    if given.ndim != 2 or given.dtype.kind not in "iu":
+        raise CountsError("array", "a matrix of integers", f"{given.dtype} of shape {given.shape}")
+    digest = hashlib.sha256(f"flynn release 1 {spec_fingerprint} {given.shape} ".encode())
+    digest.update(np.ascontiguousarray(given, "<i8").data)
+    return digest.hexdigest()
+
+
+def _checked_noise(noise: Any) -> tuple[Release, ...]:
+    """Return releases in the order of their names; refuse anything else, and a name that occurs twice."""
+    if not isinstance(noise, Sequence) or not all(isinstance(release, Release) for release in noise):
+        raise CountsError("noise", "a sequence of Release", type(noise).__name__)
+    if (n_names := len({release.name for release in noise})) < len(noise):
+        raise CountsError("noise", "releases of different names", f"{n_names} names of {len(noise)} releases")
+    return tuple(sorted(noise, key=lambda release: release.name))
+
+
+def _noise_of_both(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> tuple[Release, ...]:
+    """Releases in a sum (sign 1) or difference (sign -1) of counts.
+
+    Different releases were drawn independently, so their variances add whatever the sign. The same release on both
+    sides is the same noise twice: it adds before it is squared, and cancels in a difference.
+    """
+    total = {release.name: release for release in mine}
+    for release in theirs:
+        known, times = total.pop(release.name, None), sign * release.times
+        if known is not None:
+            if (known.variance, known.selected) != (release.variance, release.selected):
+                expected = f"variance {known.variance} and selected {known.selected} as before"
+                got = f"{release.variance} and {release.selected}"
+                raise CountsError(f"release {release.name[:12]}", expected, got)
+            times += known.times
+        if times:
+            total[release.name] = replace(release, times=times)
+    return tuple(total.values())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ClassCounts:
+class ClassCounts(Additive):
     """Number of samples of each class with each hash bit active (paper, Algorithm 1). Immutable.
 
     The sum of the counts of several parties equals the counts of all samples together; subtraction takes samples out.
@@ -38,15 +126,15 @@ class ClassCounts:
         Active bits of a sample, rho.
     spec_fingerprint : str
         `FlyHash.fingerprint` of the hash, 64 hexadecimal digits.
-    noise : sequence of noise_record.Release, optional
+    noise : sequence of Release, optional
         Releases of a privacy mechanism that are in the counts. Noisy counts are signed, and their row sums are not
         multiples of rho.
 
     Attributes
     ----------
     n_per_class : (L,) int64 array, float64 array or None
-        Training samples of each class, n_l. Read-only. For noisy counts a float64 estimate, possibly negative; None
-        where only selected entries were released.
+        Training samples of each class, n_l. Read-only. For noisy counts the row sum over rho, a float64 estimate,
+        possibly negative; None where only selected entries were released.
 
     Raises
     ------
@@ -64,40 +152,25 @@ class ClassCounts:
     array: npt.NDArray[np.int64]
     hash_nnz: int = field(kw_only=True)
     spec_fingerprint: str = field(kw_only=True)
-    noise: noise_record.Noise = field(default=(), kw_only=True)
+    noise: tuple[Release, ...] = field(default=(), kw_only=True)
     n_per_class: Any = field(init=False)  # int64 or float64 array, or None
 
     __array_ufunc__ = None  # counts + array is an error, not an array of errors
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hash_nnz", integer("hash_nnz", self.hash_nnz, error=CountsError))
-        rho, fingerprint = self.hash_nnz, self.spec_fingerprint
+        rho, fingerprint = integer("hash_nnz", self.hash_nnz, error=CountsError), self.spec_fingerprint
         if not is_sha256(fingerprint):
             raise CountsError("spec_fingerprint", "64 hexadecimal digits in lower case", fingerprint)
-        if self.noise != ():
-            self._set_noisy()
-            return
-        array = _frozen(_int64_matrix(self.array))
+        noise = _checked_noise(self.noise)
+        array = _int64_matrix(self.array, signed=bool(noise))
         sums = array.sum(axis=1)
-        if (sums % rho).any():
-            label = int(np.flatnonzero(sums % rho)[0])
-            expected = f"row sums that are multiples of hash_nnz, {rho}"
-            raise CountsError("array", expected, f"{sums[label]} in row {label}")
-        sizes = sums // rho
-        if (array.max(axis=1) > sizes).any():
-            label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
-            expected = f"counts of at most the samples of the class, {sizes[label]} in row {label}"
-            raise CountsError("array", expected, int(array[label].max()))
-        object.__setattr__(self, "array", array)
-        object.__setattr__(self, "n_per_class", _frozen(sizes))
-
-    def _set_noisy(self) -> None:
-        noise = noise_record.checked_noise(self.noise)
-        array = _frozen(_int64_matrix(self.array, signed=True))
-        sizes = noise_record.sizes(array, self.hash_nnz, noise)
-        object.__setattr__(self, "array", array)
-        object.__setattr__(self, "noise", noise)
-        object.__setattr__(self, "n_per_class", None if sizes is None else _frozen(sizes))
+        sizes: Any = sums / rho if noise else _exact_sizes(array, sums, rho)
+        if any(release.selected for release in noise):
+            sizes = None
+        for name, value in (("hash_nnz", rho), ("array", array), ("noise", noise), ("n_per_class", sizes)):
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            object.__setattr__(self, name, value)
 
     @classmethod
     def zeros(cls, hasher: FlyHash, n_classes: int) -> ClassCounts:
@@ -106,28 +179,9 @@ class ClassCounts:
 
     @classmethod
     def from_data(
-        cls,
-        hasher: FlyHash,
-        X: Any,
-        y: npt.ArrayLike,
-        n_classes: int,
-        n_jobs: int | None = None,
-        progress: Callable[[int], object] | None = None,
+        cls, hasher: FlyHash, X: Any, y: npt.ArrayLike, n_classes: int, n_jobs: int | None = None, progress: Any = None
     ) -> ClassCounts:
-        """Counts of labelled samples: the training of Algorithm 1.
-
-        Parameters
-        ----------
-        hasher : FlyHash
-        X, y, n_classes, n_jobs, progress
-            As for `FlyHash.count`, which may raise a `DataError`.
-
-        Examples
-        --------
-        >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-        >>> ClassCounts.from_data(hasher, [[1.0, 0.0], [0.0, 1.0]], [0, 1], n_classes=2).n_per_class
-        array([1, 1])
-        """
+        """Counts of labelled samples: the training of Algorithm 1, by `FlyHash.count`, which has the parameters."""
         return cls._of(hasher, hasher.count(X, y, n_classes, n_jobs=n_jobs, progress=progress))
 
     @classmethod
@@ -164,23 +218,30 @@ class ClassCounts:
 
     @property
     def noise_variance(self) -> float:
-        """Variance of the noise in one entry. 0.0 without noise; variances of independent releases add."""
-        return noise_record.variance(self.noise)
+        """Variance of the noise in one entry, 0.0 without; an upper bound where only selected entries were released."""
+        return math.fsum(release.times**2 * release.variance for release in self.noise)
+
+    def nonnegative(self) -> tuple[npt.NDArray[np.int64], Any]:
+        """Counts, (L, m), and class sizes, (L,), as the decision rules take them.
+
+        Noisy counts are clipped at 0, after all sums. A class of them has at least 1 sample. Where sizes are unknown,
+        all classes have the same: rule "balanced" is then rule "novelty".
+        """
+        if not self.noise:
+            return self.array, self.n_per_class
+        counts = np.maximum(self.array, 0)
+        if self.n_per_class is None:
+            return counts, np.full(self.n_classes, max(float(counts.sum()) / self.n_classes, 1.0))
+        return counts, np.maximum(self.n_per_class, 1.0)
 
     def __repr__(self) -> str:
         samples = f"about {self.n_examples}" if self.noise else f"{self.n_examples}"
         noise = f", noise sd {math.sqrt(self.noise_variance):.4g}" if self.noise else ""
-        return (
-            f"<ClassCounts of {samples} samples, {self.n_classes} classes, hash_dim={self.hash_dim}, "
-            f"spec {self.spec_fingerprint[:12]}{noise}>"
-        )
+        shape = f"{self.n_classes} classes, hash_dim={self.hash_dim}, spec {self.spec_fingerprint[:12]}"
+        return f"<ClassCounts of {samples} samples, {shape}{noise}>"
 
     def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
-        fields: dict[str, Any] = {
-            "hash_nnz": self.hash_nnz,
-            "spec_fingerprint": self.spec_fingerprint,
-            "noise": self.noise,
-        }
+        fields = {name: getattr(self, name) for name in ("hash_nnz", "spec_fingerprint", "noise")}
         return partial(ClassCounts, **fields), (np.asarray(self.array),)
 
     def __eq__(self, other: object) -> bool:
@@ -207,44 +268,38 @@ class ClassCounts:
             digest.update(struct.pack("<dqQ", release.variance, release.times, release.selected))
         return digest.hexdigest()
 
-    def __add__(self, other: ClassCounts) -> ClassCounts:
-        """Counts of the samples of both; a `CountsError` if they are of different kinds or do not fit int64."""
-        if not isinstance(other, ClassCounts):
-            return NotImplemented
-        return self._combine(other, 1, "sum")
-
     def __radd__(self, other: object) -> ClassCounts:
         # `sum` starts from 0.
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def __sub__(self, other: ClassCounts) -> ClassCounts:
-        """Counts without the samples of `other`; a `CountsError` if these cannot contain them all.
-
-        For noisy counts, a release that is in both cancels exactly. Noise that is in only one of them adds up.
-        """
-        if not isinstance(other, ClassCounts):
-            return NotImplemented
-        return self._combine(other, -1, "difference")
-
     def _kind(self) -> tuple[object, ...]:
         return self.spec_fingerprint, self.hash_nnz, self.array.shape
 
-    def _combine(self, other: ClassCounts, sign: int, what: str) -> ClassCounts:
+    def _combined(self, other: ClassCounts, sign: int) -> ClassCounts:
+        # A release that is in both cancels exactly in a difference. Noise that is in only one of them adds up.
+        what = "sum" if sign > 0 else "difference"
         names = ("spec_fingerprint", "hash_nnz", "shape")
         for name, mine, theirs in zip(names, self._kind(), other._kind(), strict=True):
             if mine != theirs:
                 raise CountsError(what, f"counts of {name} {mine}", theirs)
         try:
             array = self.array + other.array if sign > 0 else self.array - other.array
-            noise = noise_record.combine(self.noise, other.noise, sign)
-            return ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=self.spec_fingerprint, noise=noise)
+            return replace(self, array=array, noise=_noise_of_both(self.noise, other.noise, sign))
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
 
 
-def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array.flags.writeable = False
-    return array
+def _exact_sizes(array: npt.NDArray[np.int64], sums: npt.NDArray[np.int64], rho: int) -> npt.NDArray[np.int64]:
+    """Samples of each class, (L,), from the sums of the rows; a `CountsError` for an array that no hashes make."""
+    if (sums % rho).any():
+        label = int(np.flatnonzero(sums % rho)[0])
+        raise CountsError("array", f"row sums that are multiples of hash_nnz, {rho}", f"{sums[label]} in row {label}")
+    sizes: npt.NDArray[np.int64] = sums // rho
+    if (array.max(axis=1) > sizes).any():
+        label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
+        expected = f"counts of at most the samples of the class, {sizes[label]} in row {label}"
+        raise CountsError("array", expected, int(array[label].max()))
+    return sizes
 
 
 def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> npt.NDArray[np.int64]:
@@ -257,10 +312,9 @@ def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> npt.NDArray[np.
     if int(values.min()) < 0 and not signed:
         label = int(np.flatnonzero((values < 0).any(axis=1))[0])
         raise CountsError("array", "counts of at least 0", f"a negative count in row {label}")
-    # A row sum beyond int64 wraps around to any value, even to one that looks right.
-    largest = _INT64_MAX // values.shape[1]
-    if signed:  # the sum of two noisy matrices has no row sum that would show an overflow
-        largest //= 2
+    # A row sum beyond int64 wraps around to any value, even to one that looks right; and the sum of two noisy matrices
+    # has no row sum that would show an overflow.
+    largest = (2**63 - 1) // values.shape[1] // (2 if signed else 1)
     if int(values.max()) > largest or int(values.min()) < -largest:
         raise CountsError("array", f"counts of at most {largest}", "a larger one")
     return np.array(values, np.int64, order="C")
@@ -277,12 +331,9 @@ def active_bits(active: npt.ArrayLike, hash_dim: int, hash_nnz: int) -> npt.NDAr
 
 
 def memory_needed(spec: HashSpec, n_classes: int) -> int:
-    """Estimate the memory of a hash and the counts of one model, in bytes, samples not included.
-
-    24 for every entry of the rows (the rows, their form for the kernels, their signs, and the work space of drawing
-    them), 24 for every count (the sum, a copy, a message or file), 8 for every feature and slope of a wave, a block of
-    waves, and the codes of every rank (in two forms, and the comparison of the edges by which they are centred).
-    """
+    """Estimate the memory of a hash and the counts of one model, in bytes, samples not included."""
+    # 24 for every entry of the rows (the rows, their form for the kernels, their signs, the work space of drawing) and
+    # every count (the sum, a copy, a message or file), and the codes of every rank (in two forms, and while centred).
     waves = 8 * spec.n_waves * (spec.n_features + 128)  # slopes, phases, and the waves of a few samples
     n_edges = 0 if spec.edges is None else len(spec.edges[0])
     codes = spec.n_features * (10 * (2 * n_edges + 1) * spec.n_codes + n_edges * (n_edges + 32))
@@ -312,45 +363,36 @@ class CountsOfSpecs:
     def _each(self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]) -> CountsOfSpecs:
         if len(self.parts) != len(other.parts):
             raise CountsError("counts", f"{len(self.parts)} specs on both sides", len(other.parts))
-        return CountsOfSpecs(tuple(combine(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+        return CountsOfSpecs(tuple(map(combine, self.parts, other.parts)))
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class Tables(Additive):
     """Tables of integers, such as confusion matrices, that add entry by entry, within int64."""
 
     tables: tuple[npt.NDArray[np.int64], ...]
-
-    def __add__(self, other: Self) -> Self:
-        return self._combine(other, 1)
-
-    def __sub__(self, other: Self) -> Self:
-        return self._combine(other, -1)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tables):
             return NotImplemented
         return len(self.tables) == len(other.tables) and all(map(np.array_equal, self.tables, other.tables))
 
-    def _combine(self, other: Self, sign: int) -> Self:
+    def _combined(self, other: Self, sign: int) -> Self:
         shapes = [table.shape for table in self.tables], [table.shape for table in other.tables]
         if shapes[0] != shapes[1]:
             raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
-        sums = []
-        for first, second in zip(self.tables, other.tables, strict=True):
-            if _may_overflow(first, second, sign):
-                raise CountsError("tables", "sums within int64", "larger ones")
-            sums.append(first + second if sign > 0 else first - second)
-        return replace(self, tables=tuple(sums))
+        pairs = zip(self.tables, other.tables, strict=True)
+        return replace(self, tables=tuple(_exact_sum(first, second, sign) for first, second in pairs))
 
 
-def _may_overflow(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int) -> bool:
-    """True if an entry of first + sign * second is beyond int64."""
+def _exact_sum(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int) -> npt.NDArray[np.int64]:
+    """Return first + sign * second; a `CountsError` if an entry is beyond int64."""
+    total: npt.NDArray[np.int64] = first + second if sign > 0 else first - second
     low, high = int(first.min(initial=0)), int(first.max(initial=0))
     least, most = sorted(sign * int(end) for end in (second.min(initial=0), second.max(initial=0)))
-    if low + least >= -(2**63) and high + most < 2**63:
-        return False  # nearly always: two passes over each table, and no memory
-    total = first + second if sign > 0 else first - second
-    # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
-    unlike = first ^ second if sign < 0 else ~(first ^ second)
-    return bool(((unlike & (first ^ total)) < 0).any())
+    if low + least < -(2**63) or high + most >= 2**63:  # hardly ever: what follows takes memory
+        # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
+        unlike = first ^ second if sign < 0 else ~(first ^ second)
+        if ((unlike & (first ^ total)) < 0).any():
+            raise CountsError("tables", "sums within int64", "larger ones")
+    return total

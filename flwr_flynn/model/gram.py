@@ -17,6 +17,8 @@ both folds together, and linear discriminant analysis of the held-out scores tur
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,27 +29,98 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing import graded
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram_scoring import BATCH, LARGEST_WEIGHT, LEVELS, UNIT, GramScoring, Table, responses
-from flwr_flynn.model.scoring import Scores
-from flwr_flynn.model.selection import content_shares
+from flwr_flynn.model.portable import content_shares
+from flwr_flynn.model.scoring import Scores, bounded
 
+Table = npt.NDArray[np.int64]
+
+LEAST_ROWS, MOST_ROWS = 16, 4096  # rows of the hashes of a Gram matrix together: bounds
+UNIT = 2.0**-18  # weight of the integer 1
+LARGEST_WEIGHT = 2**24  # largest magnitude of a weight. Sums of such weights times responses are exact in float64
+LARGEST_BIAS = 2**44  # largest magnitude of a bias
+MOST_SPECS = 5  # hashes of a Gram matrix, at most
+LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer bytes
+BATCH = 2**12  # samples whose responses are held at a time, at most
 N_FOLDS = 2
-
-LARGEST_CLASS_WEIGHT = 64
-"""Largest weight of a sample of a class."""
-
-LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
-"""Largest product of two responses of a sample, times its weight."""
-
+LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
+LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT  # largest product of two responses of a sample, times its weight
 _MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))  # times the trace of the centred products of a fold
 _LESS = 0.125  # of the strength for both folds together: they have twice the samples, and the committee steadies them
 _BETWEEN = 0.1  # share of the covariance of the class means in that of the scores: scores have heavy tails
 _ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
+
+
+@dataclass(frozen=True, eq=False)
+class GramScoring:
+    """Scores of a model from a Gram matrix, with all classes taken for equally frequent.
+
+    Parameters
+    ----------
+    specs : sequence of HashSpec
+        One to five, of the same number of features.
+    weights : (m, L) int32 array
+        Of the rows of all hashes, in units of `UNIT`. Kept read-only.
+    bias : (L,) int64 array
+        Likewise.
+
+    Raises
+    ------
+    DataError
+        A field is not as described.
+    """
+
+    specs: Sequence[HashSpec]
+    weights: npt.NDArray[np.int32]
+    bias: Table
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", checked_gram_specs(self.specs))
+        shape = sum(spec.hash_dim for spec in self.specs), len(self.bias)
+        object.__setattr__(self, "weights", bounded("gram", self.weights, shape, np.int32, LARGEST_WEIGHT))
+        object.__setattr__(self, "bias", bounded("gram", self.bias, shape[1:], np.int64, LARGEST_BIAS))
+
+    def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
+        out = np.empty((X.shape[0], len(self.bias)))
+        for rows in batches(len(out), BATCH // 4):
+            z = responses(self.specs, X[rows], n_jobs).astype(np.float64)  # scores are integers of units, and so exact
+            out[rows] = (z @ self.weights + self.bias) * UNIT
+        return out
+
+    def sha256(self) -> str:
+        """SHA-256 over all of it; the same for equal ones everywhere."""
+        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist()]
+        sha256 = hashlib.sha256(b"flynn gram 2 " + json.dumps(facts).encode())
+        sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
+        return sha256.hexdigest()
+
+
+def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
+    """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
+    found = tuple(specs)
+    if not 1 <= len(found) <= MOST_SPECS or not all(isinstance(spec, HashSpec) for spec in found):
+        kinds = [type(spec).__name__ for spec in found[: MOST_SPECS + 1]]
+        raise DataError("gram", f"1 to {MOST_SPECS} HashSpecs", kinds)
+    if len({spec.n_features for spec in found}) > 1:
+        raise DataError("gram", "specs of the same n_features", sorted({spec.n_features for spec in found}))
+    if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
+        raise DataError("gram", f"at most {MOST_ROWS} rows", n_rows)
+    return found
+
+
+def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
+    """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down, side by side."""
+    found = np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+    found >>= 1
+    return found
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
@@ -254,14 +327,16 @@ class LearnedGram:
         None where no scores follow.
         """
         weights = class_weights(np.bincount(y, minlength=n_classes))
-        sums = GramMatrix.from_data(specs, weights, X, y, n_jobs)
+        return cls._of_sums(specs, weights, GramMatrix.from_data(specs, weights, X, y, n_jobs))
+
+    @classmethod
+    def _of_sums(cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix) -> LearnedGram | None:
         scoring = sums.scoring(specs, weights)
         return None if scoring is None else cls(sums, weights, scoring)
 
     def changed(self, sums: GramMatrix) -> LearnedGram | None:
         """The scores that follow from other sums; None where none do."""
-        scoring = sums.scoring(self.scoring.specs, self.weights)
-        return None if scoring is None else replace(self, sums=sums, scoring=scoring)
+        return self._of_sums(self.scoring.specs, self.weights, sums)
 
 
 def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logit
 
-Confusion = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Confusion:
+def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Counts:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
     cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
     return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
 
 
-def scores(matrix: Confusion) -> dict[str, float]:
+def scores(matrix: Counts) -> dict[str, float]:
     """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one sample.
 
     Balanced accuracy is the mean recall over the classes that occur; macro-F1 the mean of
@@ -51,7 +51,7 @@ def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
     return round(math.fsum(recalls) / len(recalls), 12) if recalls else 0.0
 
 
-def summary(total: Confusion, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON.
 
     `by_party` has for each party, by its name, the number of samples classified correctly and that of all, above 0;
@@ -73,32 +73,22 @@ def summary(total: Confusion, by_party: Mapping[str, tuple[int, int]]) -> dict[s
     }
 
 
-MOST_CLASSES = 256
-"""Classes of a model, at most, for which histograms are made."""
+MOST_CLASSES = 256  # classes of a model, at most, for which histograms are made
 
-N_SUMS = 6
-"""Sums beside the histograms: samples, correct ones, and Brier score and log-loss with their squares."""
+N_SUMS = 6  # sums beside the histograms: samples, correct ones, and Brier score and log-loss with their squares
 
-UNIT = 2.0**-20
-"""Unit of the sums of scores and losses, so that sums over parties are exact."""
+UNIT = 2.0**-20  # unit of the sums of scores and losses, so that sums over parties are exact
 
-MAX_LOSS = 32.0
-"""Upper bound of the log-loss of one sample: the squares of so many samples as a secure sum allows fit."""
+MAX_LOSS = 32.0  # upper bound of the log-loss of one sample: the squares of so many samples as a secure sum allows fit
 
-LARGEST_SUM = round(MAX_LOSS**2 / UNIT)
-"""Bound of every sum, for one sample."""
+LARGEST_SUM = round(MAX_LOSS**2 / UNIT)  # bound of every sum, for one sample
 
 
-def _edges() -> Floats:
-    """Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two, down to some 1e-6."""
-    tail = [0.005 * each * 2.0**-k for k in range(12) for each in (0.75, 0.5)]
-    return np.array(sorted(tail) + [k / 200 for k in range(1, 200)] + sorted(1 - each for each in tail))
-
-
-EDGES = _edges()
+# Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two, down to some 1e-6.
+_TAIL = [0.005 * share * 2.0**-k for k in range(12) for share in (0.75, 0.5)]
+EDGES: Floats = np.array(sorted(_TAIL) + [k / 200 for k in range(1, 200)] + sorted(1 - each for each in _TAIL))
 N_LEVELS = len(EDGES) + 1
-CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2
-"""Middle of each level, (N_LEVELS,)."""
+CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2  # middle of each level, (N_LEVELS,)
 
 
 def scored(probabilities: Floats, true: Counts, predicted: Counts) -> tuple[Counts, Counts]:
@@ -174,20 +164,20 @@ def overall(found: Counts, sums: Counts) -> dict[str, Any]:
 def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
     """Figures and curves of each class against the rest."""
     parts = _Curves(found)
-    columns = parts.auroc, parts.auprc, parts.calibration_error, parts.fitted(1), parts.fitted(0)
+    slopes, intercepts = parts.fitted(1), parts.fitted(0)
     return [
         {
             "label": label,
             "examples": int(parts.n_own[c]),
             "others": int(parts.n_rest[c]),
-            "auroc": auroc,
-            "auprc": auprc,
-            "calibration": {"error": error, "slope": slope, "intercept": intercept},
+            "auroc": parts.auroc[c],
+            "auprc": parts.auprc[c],
+            "calibration": {"error": parts.calibration_error[c], "slope": slopes[c], "intercept": intercepts[c]},
             "thresholds": [parts.at(c, threshold) for threshold in _THRESHOLDS],
             "roc": parts.roc(c),
             "reliability": parts.reliability(c),
         }
-        for c, (label, auroc, auprc, error, slope, intercept) in enumerate(zip(labels, *columns, strict=True))
+        for c, label in enumerate(labels)
     ]
 
 
@@ -234,7 +224,7 @@ class _Curves:
         self.n_own, self.n_rest = self.own.sum(axis=1), self.rest.sum(axis=1)
         self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
-    @property
+    @cached_property
     def auroc(self) -> list[Figure]:
         """Probability that a sample of the class gets more than one of the rest; half of a tie."""
         below = np.cumsum(self.rest, axis=1) - self.rest / 2
@@ -243,7 +233,7 @@ class _Curves:
         low, high = _area_interval(area, self.n_own, self.n_rest)
         return self._figures(area, low, high)
 
-    @property
+    @cached_property
     def auprc(self) -> list[Figure]:
         """Average precision: the mean of the precision at each sample of the class."""
         own, all_ = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (self.own, self.own + self.rest))
@@ -251,7 +241,7 @@ class _Curves:
         shares = [share(a * n, n) for a, n in zip(area, self.n_own, strict=True)]
         return [figure if ok else None for figure, ok in zip(shares, self.is_defined, strict=True)]
 
-    @property
+    @cached_property
     def calibration_error(self) -> list[Figure]:
         """Mean distance between predicted and observed shares, over ten groups of equal width."""
         members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
@@ -267,36 +257,31 @@ class _Curves:
 
     def fitted(self, index: int) -> list[Figure]:
         """Slope (1) of a logistic regression of the class on the log odds; or intercept (0), with a slope of 1."""
-        x, y, n = logit(CENTRES), self.own, self.own + self.rest
+        y, n = self.own, self.own + self.rest
+        design = np.stack([np.ones(N_LEVELS), logit(CENTRES)])
+        is_free = np.array([True, index == 1])
         at, step = np.tile([0.0, 1.0], (len(n), 1)), np.zeros((len(n), 2))
-        best, factor = np.full(len(n), np.inf), np.ones(len(n))
-        hessian = np.zeros((len(n), 2, 2))
+        best, factor = np.full(len(n), np.inf), np.ones((len(n), 1))
         with np.errstate(all="ignore"):
             for _ in range(_MOST_STEPS):  # Newton's method, with half the step where the deviance would grow
-                tried = at + factor[:, None] * step
-                odds = tried[:, :1] + tried[:, 1:] * x
+                tried = at + factor * step
+                odds = tried @ design
                 deviance = (n * np.logaddexp(0, odds) - y * odds).sum(axis=1)
-                is_better = deviance <= best
-                at, best = np.where(is_better[:, None], tried, at), np.where(is_better, deviance, best)
+                is_better = (deviance <= best)[:, None]
+                at, best = np.where(is_better, tried, at), np.minimum(deviance, best)
                 factor = np.where(is_better, np.minimum(2 * factor, 1.0), factor / 2)
-                p = expit(at[:, :1] + at[:, 1:] * x)
-                w, r = n * p * (1 - p), y - n * p
-                gradient = np.stack([r.sum(axis=1), r @ x], axis=1)
-                hessian[:, 0, 0], hessian[:, 1, 1] = w.sum(axis=1), w @ (x * x)
-                hessian[:, 0, 1] = hessian[:, 1, 0] = w @ x
-                if index == 0:
-                    step[:, 0] = gradient[:, 0] / hessian[:, 0, 0]
-                else:
-                    det = hessian[:, 0, 0] * hessian[:, 1, 1] - hessian[:, 0, 1] ** 2
-                    step[:, 0] = (hessian[:, 1, 1] * gradient[:, 0] - hessian[:, 0, 1] * gradient[:, 1]) / det
-                    step[:, 1] = (hessian[:, 0, 0] * gradient[:, 1] - hessian[:, 0, 1] * gradient[:, 0]) / det
+                p = expit(at @ design)
+                hessian = (design * (n * p * (1 - p))[:, None]) @ design.T * is_free * is_free[:, None]
+                hessian += np.diag(~is_free)
+                det = hessian[:, 0, 0] * hessian[:, 1, 1] - hessian[:, 0, 1] ** 2  # 0 of samples that are apart
+                inverse = hessian[:, ::-1, ::-1] * [[1, -1], [-1, 1]] / det[:, None, None]
+                step = (inverse @ ((y - n * p) @ design.T * is_free)[..., None])[..., 0]
                 is_done = np.abs(step).sum(axis=1) < 1e-6
                 if (is_done | ~self.is_defined).all():
                     break
+            variance = inverse[:, index, index]
             if index == 0:  # right whatever the slope is
-                variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) / hessian[:, 0, 0] ** 2
-            else:
-                variance = hessian[:, 0, 0] / det
+                variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
             half = _Z * np.sqrt(variance)
         return self._figures(at[:, index], at[:, index] - half, at[:, index] + half, is_done & (half < 1e3))
 
@@ -317,13 +302,10 @@ class _Curves:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
         if not self.is_defined[c]:
             return []
-        rates = [
-            np.append(0.0, np.cumsum(each[c, ::-1]) / n)
-            for each, n in ((self.rest, self.n_rest[c]), (self.own, self.n_own[c]))
-        ]
-        points = list(dict.fromkeys(zip(*(np.round(each, 5).tolist() for each in rates), strict=True)))
-        chosen = np.unique(np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int))
-        return [list(points[index]) for index in chosen]
+        rates = [np.append(0.0, np.cumsum(each[c, ::-1]) / each[c].sum()) for each in (self.rest, self.own)]
+        points = np.unique(np.round(rates, 5).T, axis=0)
+        chosen: list[list[float]] = points[np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)].tolist()
+        return [point for point, before in zip(chosen, [None, *chosen], strict=False) if point != before]
 
     def reliability(self, c: int) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""

@@ -1,4 +1,10 @@
-"""Model: everything that predictions follow from, and nothing else."""
+"""Model: everything that predictions follow from, and nothing else; its class prior is computed here, too.
+
+A model is a sum of parts that each give log probabilities with all classes taken for equally frequent. The posterior of
+a class is in proportion to its probability by the parts times its frequency. The prior is the frequency of the classes
+among the counted samples, which the counts tell: it is exact on any split, and nothing is sent for it. If parties
+differ in nothing but how often classes occur, the frequencies of a party replace it in the party's own copy.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +20,22 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from flwr_flynn._validation import number
-from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram_scoring import SHARE, GramScoring
-from flwr_flynn.model.noisy_rounds import Weights, checked_weights, refined_scores, weights_sha256
+from flwr_flynn.model.gram import GramScoring
+from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
+from flwr_flynn.model.portable import log
 from flwr_flynn.model.scoring import (
     SUGGESTED_TEMPERATURE,
     Scores,
     ScoringRule,
     add_log_probabilities,
+    bounded,
     class_novelty,
     class_scores,
+    empty_below,
     log_odds,
 )
 from flwr_flynn.tables.schema import Schema
@@ -34,8 +43,8 @@ from flwr_flynn.tables.schema import Schema
 __all__ = ["Model", "ModelMember", "ScoringRule"]
 
 _LONGEST_GUARANTEE = 10000  # characters
-LARGEST_LOG = 1000
-"""Largest magnitude of the logarithm of a class frequency: no float64 above 0 has one below -745."""
+_LARGEST_LOG = 1000  # magnitude of the logarithm of a class frequency: no float64 above 0 has one below -745
+_GRAM_SHARE = 0.5  # weight of the log probabilities by the Gram matrix beside those of the members
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,10 @@ class ModelMember:
         """Scores of samples, (n, L) float64, from their active bits, (n, rho) integers; see `class_scores`."""
         return class_scores(self.counts, active, self.scoring)
 
+    def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Log odds of the classes, (n, L) float64, times the temperature, for samples, (n, d)."""
+        return log_odds(self.scores(self.hash.active(X, n_jobs=n_jobs)), self.spec.hash_nnz)
+
     @property
     def temperature(self) -> float:
         """Temperature of the scoring, or the suggested one where none was chosen."""
@@ -89,6 +102,10 @@ class ModelMember:
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
         return class_novelty(self.counts, active, self.scoring.decay)
+
+
+class _NoSuchMemberError(DataError, AttributeError):
+    """A model of several members has no only one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +126,7 @@ class Model:
         Weights of the active bits, see `model.noisy_rounds`, which decide in the place of the scoring in a model of one
         member. Kept read-only.
     prior : (L,) array-like of float, optional
-        Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. None: all classes are
+        Logarithms of class frequencies, from -1000 to 0, see `model.model`. Kept read-only. None: all classes are
         equally frequent.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
@@ -146,16 +163,14 @@ class Model:
                 got = f"{member.counts.n_classes} and {member.spec.n_features}"
                 raise DataError("members", f"{n_classes} classes and {n_features} features in each", got)
         classes = np.array(self.classes)
-        if classes.shape != (n_classes,):
-            raise DataError("classes", f"{n_classes} different labels", f"shape {classes.shape}")
-        n_labels = len(np.unique(classes))
+        n_labels = len(np.unique(classes)) if classes.shape == (n_classes,) else 0
         if n_labels != n_classes:
-            raise DataError("classes", f"{n_classes} different labels", f"{n_labels} different ones")
+            got = f"{n_labels} different ones" if n_labels else f"shape {classes.shape}"
+            raise DataError("classes", f"{n_classes} different labels", got)
         classes.flags.writeable = False
-        object.__setattr__(self, "members", members)
-        object.__setattr__(self, "classes", classes)
+        checked: dict[str, Any] = {"members": members, "classes": classes}
         if self.feature_names is not None:
-            object.__setattr__(self, "feature_names", _checked_names(self.feature_names, n_features))
+            checked["feature_names"] = _checked_names(self.feature_names, n_features)
         text = self.guarantee
         if text is not None and not isinstance(text, str):
             raise DataError("guarantee", "a str", type(text).__name__)
@@ -165,15 +180,18 @@ class Model:
         if self.refined is not None:
             if len(members) > 1:
                 raise DataError("refined", "none in a model of several members", "some")
-            object.__setattr__(self, "refined", checked_weights(self.refined, (members[0].spec.hash_dim, n_classes)))
+            shape = members[0].spec.hash_dim, n_classes
+            checked["refined"] = bounded("refined", self.refined, shape, np.int32, LARGEST_WEIGHT)
         if self.prior is not None:
-            object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
+            checked["prior"] = _checked_prior(self.prior, n_classes)
         if self.gram is not None:
             shape = self.gram.specs[0].n_features, len(self.gram.bias)
             if shape != (n_features, n_classes):
                 raise DataError("gram", f"some of {n_features} features and {n_classes} classes", shape)
             if self.refined is not None:
                 raise DataError("gram", "none in a refined model", "some")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def schema(self) -> Schema | None:
@@ -182,9 +200,9 @@ class Model:
 
     @property
     def member(self) -> ModelMember:
-        """Only member of a model of one; a `DataError` if there are several."""
+        """Only member of a model of one; a `DataError` if there are several, so that `hasattr` finds none."""
         if len(self.members) != 1:
-            raise DataError("members", "1 (see model_.members)", len(self.members))
+            raise _NoSuchMemberError("members", "1 (see model_.members)", len(self.members))
         return self.members[0]
 
     @property
@@ -199,6 +217,11 @@ class Model:
             empty = empty if untaught.all() else untaught  # one class alone has weights of 0
         return empty
 
+    @property
+    def takes_gaps(self) -> bool:
+        """True if NaN is a gap for all members, and no error."""
+        return all(member.hash.takes_gaps for member in self.members)
+
     def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes, (n, L) float64, up to a constant of each sample.
 
@@ -209,46 +232,34 @@ class Model:
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
-        The sum of the calibrated log probabilities of the members, each times its weight; of a refined model log odds,
-        see `refined_scores`. With a Gram matrix the mean of the log probabilities of both sides, times the root of
-        2 / L: of many classes, the discriminant scores of a sample differ most in those of its own class, of which the
-        pooled covariance has little.
+        The mean of the log probabilities of the parts, by their weights; of a refined model log odds, see
+        `refined_scores`. With a Gram matrix the mean is multiplied by the root of 2 / L: of many classes, the
+        discriminant scores of a sample differ most in those of its own class, of which the pooled covariance has little.
         """
-        total = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
-        if self.gram is None:
-            return total
-        total *= 1 - SHARE
-        add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, SHARE, total)
-        total *= math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
-        return self._with_empty_below(total)
-
-    def _with_empty_below(self, total: Scores) -> Scores:
-        empty = self.empty_classes
-        if empty.any() and not empty.all():
-            total[:, empty] = total[:, ~empty].min(axis=1, keepdims=True) - 1
-        return total
-
-    def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
-        """Scores without Gram matrix and prior, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
-            return self._with_empty_below(refined_scores(self.refined, active[0]))
-        total = np.zeros((len(active[0]), len(self.classes)))
-        for member, bits in zip(self.members, active, strict=True):
-            odds = log_odds(member.scores(bits), member.spec.hash_nnz)
-            add_log_probabilities(odds, member.temperature, member.weight if len(active) > 1 else 1.0, total)
-        return self._with_empty_below(total)
+            active = self.member.hash.active(X, n_jobs=n_jobs)
+            return empty_below(refined_scores(self.refined, active), self.empty_classes)
+        scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
+        share = 1.0 if self.gram is None else (1 - _GRAM_SHARE) * scale
+        total = np.zeros((X.shape[0], len(self.classes)))
+        for member in self.members:
+            weight = share * (member.weight if len(self.members) > 1 else 1.0)
+            add_log_probabilities(member.log_odds(X, n_jobs), member.temperature, weight, total)
+        if self.gram is not None:
+            add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, _GRAM_SHARE * scale, total)
+        return empty_below(total, self.empty_classes)
 
     def posterior(self, scores: Scores) -> Scores:
         """Scores with the prior, (n, L), from those without it."""
-        return scores if self.prior is None else self._with_empty_below(scores + self.prior)
+        return scores if self.prior is None else empty_below(scores + self.prior, self.empty_classes)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""
         empty = self.empty_classes
         if empty.any() and not empty.all():
             scores = np.where(empty, -np.inf, scores)
-        found: Scores = softmax(scores, axis=1)
-        return found
+        probabilities: Scores = softmax(scores, axis=1)
+        return probabilities
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
@@ -257,12 +268,6 @@ class Model:
             total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
         total /= sum(member.weight for member in self.members)
         return total
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the hashes: of a model of one member its `spec_fingerprint`, else SHA-256 over all of them."""
-        prints = [member.counts.spec_fingerprint for member in self.members]
-        return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal models everywhere."""
@@ -286,7 +291,11 @@ class Model:
 
 def counts_sha256(members: Sequence[ModelMember]) -> str:
     """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
-    digests = [member.counts.sha256() for member in members]
+    return _joined([member.counts.sha256() for member in members])
+
+
+def _joined(digests: Sequence[str]) -> str:
+    """The only one of some SHA-256, or that over all of them."""
     return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
 
 
@@ -309,8 +318,8 @@ def _checked_prior(prior: Any, n_classes: int) -> Scores:
     array = np.array(prior)
     if array.shape != (n_classes,) or array.dtype.kind not in "iuf":
         raise DataError("prior", f"{n_classes} numbers", f"dtype {array.dtype}, shape {array.shape}")
-    if not ((array >= -LARGEST_LOG) & (array <= 0)).all():
-        raise DataError("prior", f"numbers from {-LARGEST_LOG} to 0", "some outside, or not finite")
+    if not ((array >= -_LARGEST_LOG) & (array <= 0)).all():
+        raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside, or not finite")
     array = array.astype(np.float64)
     array.flags.writeable = False
     return array
@@ -324,3 +333,69 @@ def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
     if unknown := int((classes[codes] != y).sum()):
         raise DataError("y", f"labels among the {len(classes)} classes", f"{unknown} of {len(y)} that are not")
     return codes
+
+
+# -------- class prior
+
+ClassWeight = str | Scores | None
+"""Factors of the class frequencies, (L,); None for factors of 1, "balanced" for frequencies that are all equal."""
+
+
+def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | None:
+    """Log frequencies of the classes of counted samples, (L,); None with "balanced".
+
+    Sizes of noisy counts that are below 0 are taken as 0, and each class has one sample more, by Laplace's rule of
+    succession. Where sizes are not known, they are all equal.
+    """
+    if isinstance(class_weight, str):
+        return None
+    sizes = counts.n_per_class
+    if counts.noise:
+        sizes = np.ones(counts.n_classes) if sizes is None else np.maximum(sizes, 0.0) + 1.0
+    weights = weighted(sizes, class_weight)
+    total = math.fsum(weights.tolist())
+    shares = weights / total if total else np.full(len(weights), 1 / len(weights))
+    # The same on every machine; that of a class without samples is as low as a prior may be.
+    return np.array([log(share) if share > 0 else -_LARGEST_LOG for share in shares.tolist()])
+
+
+def checked_weight(given: Any, rule: str, classes: npt.NDArray[Any]) -> ClassWeight:
+    """The `class_weight` of an estimator as the functions here take it, for (L,) class labels."""
+    if given is None or isinstance(given, str):
+        return "balanced" if rule == "novelty" else given
+    from sklearn.utils.class_weight import compute_class_weight
+
+    weights: Scores = compute_class_weight(given, classes=classes, y=classes)
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise ConfigError("class_weight", "finite numbers from 0, some above", given)
+    return weights
+
+
+def weighted(n_per_class: npt.ArrayLike, class_weight: ClassWeight) -> Scores:
+    """Class sizes times their factors, (L,): 1 for each class with "balanced"."""
+    sizes = np.asarray(n_per_class, np.float64)
+    if isinstance(class_weight, str):
+        return np.ones(len(sizes))
+    return sizes if class_weight is None else sizes * class_weight
+
+
+def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scores:
+    """Logarithms of the frequencies of a party's classes, (L,), from its class sizes and those of the federation.
+
+    The m-estimate of Cestnik (1990), of a strength of L samples: as if the party had L more samples, as frequent as in
+    the federation, and the federation one more of each class.
+    """
+    own, all_sizes = np.asarray(n_per_class, np.float64), np.asarray(everyone, np.float64) + 1
+    sizes = own + len(own) * all_sizes / all_sizes.sum()
+    found: Scores = np.log(sizes / sizes.sum())
+    return found
+
+
+def own_prior(model: Model, y: npt.NDArray[np.int64]) -> Scores:
+    """Log frequencies, (L,), of the classes of a party's samples with class indices, (n,).
+
+    Beside noisy counts those of the federation are taken for equal.
+    """
+    counts, n_classes = model.members[0].counts, len(model.classes)
+    everyone = np.zeros(n_classes) if counts.noise else counts.n_per_class
+    return log_frequencies(np.bincount(y, minlength=n_classes), everyone)

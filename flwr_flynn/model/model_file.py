@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import IO, Any
 
 import numpy as np
@@ -23,10 +24,9 @@ from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
+from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
+from flwr_flynn.model.gram import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.noise_record import Release
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
@@ -38,11 +38,11 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
-    gram = model.gram
+    gram, names = model.gram, model.feature_names
     header: dict[str, Any] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
-        "feature_names": _names_to_json(model),
+        "feature_names": names.to_dict() if isinstance(names, Schema) else names,
         "guarantee": model.guarantee,
         "refined": model.refined is not None,
         "members": [_member_header(member) for member in model.members],
@@ -55,11 +55,12 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
-        arrays[f"counts_{index}"] = _narrow(member.counts)
+        counts = member.counts.array
+        arrays[f"counts_{index}"] = _little(counts, _least(counts) if member.counts.noise else int(counts.max()))
     if model.refined is not None:
-        arrays["weights_0"] = _narrow_signed(model.refined)
+        arrays["weights_0"] = _narrow_weights(model.refined)
     if gram is not None:
-        arrays |= {"gram": _narrow_signed(gram.weights), "bias": gram.bias.astype("<i8")}
+        arrays |= {"gram": _narrow_weights(gram.weights), "bias": gram.bias.astype("<i8")}
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
@@ -81,29 +82,20 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[tuple[Mode
     with open(path, "rb") as stream:
         try:
             yield _read(stream, max_bytes)
-        except ModelFileError as error:
-            raise _about(path, error) from None
         except FlyNNError as error:
-            raise _about(path, error, "inconsistent: ") from None
+            prefix = "" if isinstance(error, ModelFileError) else "inconsistent: "
+            text = f"{os.fspath(path)}: {prefix}{error}"
+            raise ModelFileError(error.field or "file", error.expected, error.got, text=text) from None
         except Exception as error:  # noqa: BLE001 - zipfile, json and constructors raise a dozen kinds on other files
             kind = type(error).__name__
             text = f"{os.fspath(path)}: not a model file, or damaged ({kind})"
             raise ModelFileError("file", "a model file", kind, text=text) from None
 
 
-def _about(path: str | os.PathLike[str], error: FlyNNError, prefix: str = "") -> ModelFileError:
-    """Error of the same field, with the path in front of its message."""
-    text = f"{os.fspath(path)}: {prefix}{error}"
-    if error.field is None:
-        return ModelFileError(text)
-    return ModelFileError(error.field, error.expected, error.got, text=text)
-
-
-def _read_header(archive: zipfile.ZipFile, names: set[str], max_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
+def _read_header(archive: zipfile.ZipFile, names: list[str], max_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
     """Header of a model file with arrays of these names: its text, and the fields in it."""
-    if not {"header", "digest"} <= names:
+    if not {"header", "digest"} <= {*names}:
         raise ModelFileError("arrays", "header, counts and digest", sorted(names)[:5])
-    # JSON takes up to some thirty times its length as Python objects.
     text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
@@ -119,70 +111,71 @@ def _read_header(archive: zipfile.ZipFile, names: set[str], max_bytes: int) -> t
     return text, header
 
 
+def _array_names(header: dict[str, Any], present: list[str]) -> list[str]:
+    """Names of the arrays of a model with this header, in the order of their digest, if these are present."""
+    names = [f"counts_{index}" for index in range(len(header["members"]))]
+    names += ["weights_0"] if boolean("refined", header["refined"], ModelFileError) else []
+    names += ["gram", "bias"] if header["gram"] is not None else []
+    names += ["prior"] if "prior" in present else []
+    expected = ["header", "digest", *names]
+    if len(present) != len({*present}) or {*present} - {"extra"} != {*expected}:
+        raise ModelFileError("arrays", listed(expected, 8), listed([name[:40] for name in sorted(present)], 8))
+    return ["extra", *names] if "extra" in present else names
+
+
 def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     with zipfile.ZipFile(stream) as archive:
-        names = {name.removesuffix(".npy") for name in archive.namelist()}
-        text, header = _read_header(archive, names, max_bytes)
-        refined = boolean("refined", header["refined"], ModelFileError)
-        members, has_gram = header["members"], header["gram"] is not None
-        counts_names = [f"counts_{index}" for index in range(len(members))]
-        weights_names = ["weights_0"] if refined else []
-        gram_names = ["gram", "bias"] if has_gram else []
-        expected = ["header", "digest", *counts_names, *weights_names, *gram_names]
-        expected += ["prior"] if "prior" in names else []
-        if len(archive.namelist()) != len(names) or names - {"extra"} != set(expected):
-            raise ModelFileError("arrays", listed(expected, 8), listed([name[:40] for name in sorted(names)], 8))
+        present = [name.removesuffix(".npy") for name in archive.namelist()]
+        text, header = _read_header(archive, present, max_bytes)
+        names, members = _array_names(header, present), header["members"]
         classes = _labels_from_json(header["classes"])
-        specs = [HashSpec.from_dict(member["spec"]) for member in members]
-        needed = sum(memory_needed(spec, len(classes)) for spec in specs)
-        needed += 4 * len(classes) * specs[0].hash_dim * refined
-        gram_specs = _gram_specs(header["gram"]) if has_gram else ()
-        needed += sum(memory_needed(spec, len(classes)) for spec in gram_specs)
+        specs, n_classes = [HashSpec.from_dict(member["spec"]) for member in members], len(classes)
+        gram_specs = _gram_specs(header["gram"])
+        needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
+        needed += 4 * n_classes * specs[0].hash_dim * header["refined"]
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
-        extras = [_read_npy(archive, "extra", r"\|u1", max_bytes // 32)] if "extra" in names else []
-        counts = [
-            _read_npy(archive, name, f"[<|]{'i' if member['noise'] else 'u'}[1248]", 8 * len(classes) * spec.hash_dim)
-            for name, member, spec in zip(counts_names, members, specs, strict=True)
-        ]
-        weights = [
-            _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * specs[0].hash_dim) for name in weights_names
-        ]
         n_rows = sum(spec.hash_dim for spec in gram_specs)
-        sizes = 4 * n_rows * len(classes), 8 * len(classes)
-        weights += [_read_npy(archive, *each) for each in zip(gram_names, ("[<|]i[124]", "<i8"), sizes, strict=False)]
-        priors = [_read_npy(archive, "prior", "<f8", 8 * len(classes))] if "prior" in names else []
+        # Of each array its types, and the most bytes. JSON takes up to some thirty times its length as Python objects.
+        limits = {
+            "extra": (r"\|u1", max_bytes // 32),
+            "weights_0": ("[<|]i[124]", 4 * n_classes * specs[0].hash_dim),
+            "gram": ("[<|]i[124]", 4 * n_classes * n_rows),
+            "bias": ("<i8", 8 * n_classes),
+            "prior": ("<f8", 8 * n_classes),
+        }
+        for index, (member, spec) in enumerate(zip(members, specs, strict=True)):
+            limits[f"counts_{index}"] = f"[<|]{'i' if member['noise'] else 'u'}[1248]", 8 * n_classes * spec.hash_dim
+        arrays = {name: _read_npy(archive, name, *limits[name]) for name in names}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    contents = digest_of(text, *extras, *counts, *weights, *priors)
+    contents = digest_of(text, *arrays.values())
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
-    extra = json.loads(extras[0].tobytes()) if extras else None
+    gram, refined, features = header["gram"], arrays.get("weights_0"), header["feature_names"]
+    if gram is not None:
+        if gram["fingerprints"] != [flynn_hash(spec).fingerprint for spec in gram_specs]:
+            raise ModelFileError("fingerprints", "the rows that this version draws", str(gram["fingerprints"])[:24])
+        gram = GramScoring(gram_specs, arrays["gram"].astype(np.int32), arrays["bias"].astype(np.int64))
+    pairs = enumerate(zip(specs, members, strict=True))
     model = Model(
-        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
+        tuple(_member(*pair, arrays[f"counts_{index}"], n_classes) for index, pair in pairs),
         classes,
-        Schema.from_dict(names) if isinstance(names := header["feature_names"], dict) else names,
-        header["guarantee"],
-        weights.pop(0).astype(np.int32) if refined else None,
-        priors[0] if priors else None,
-        _gram(header["gram"], gram_specs, *weights) if has_gram else None,
+        feature_names=Schema.from_dict(features) if isinstance(features, dict) else features,
+        guarantee=header["guarantee"],
+        refined=None if refined is None else refined.astype(np.int32),
+        prior=arrays.get("prior"),
+        gram=gram,
     )
-    return model, extra
+    return model, json.loads(arrays["extra"].tobytes()) if "extra" in arrays else None
 
 
 def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
+    if values is None:
+        return ()
     if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
         raise ModelFileError("gram", "specs and fingerprints, with no figures as in 0.8", type(values).__name__)
     return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
-
-
-def _gram(
-    values: dict[str, Any], specs: tuple[HashSpec, ...], weights: npt.NDArray[Any], bias: npt.NDArray[Any]
-) -> GramScoring:
-    """Scores from the Gram matrix, from their entry in the header and their arrays."""
-    if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
-        raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
-    return GramScoring(specs, weights.astype(np.int32), bias.astype(np.int64))
 
 
 def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:
@@ -201,33 +194,29 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
 
 
 def _member_header(member: ModelMember) -> dict[str, Any]:
-    scoring = {name: getattr(member.scoring, name) for name in ("rule", "decay", "temperature")}
-    rest = {"weight": member.weight, "noise": [release.to_dict() for release in member.counts.noise]}
-    return {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **scoring, **rest}
-
-
-def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:
-    """Counts in the narrowest integer type that holds them, unsigned if they are exact."""
-    if counts.noise:
-        return _little(narrowed(counts.array))
-    return _little(counts.array.astype(np.min_scalar_type(int(counts.array.max()))))
+    facts = {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **asdict(member.scoring)}
+    return facts | {"weight": member.weight, "noise": [asdict(release) for release in member.counts.noise]}
 
 
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Integers in the narrowest signed type that holds them."""
+    return array.astype(np.min_scalar_type(_least(array)))
+
+
+def _least(array: npt.NDArray[Any]) -> int:
+    """The least integer of a signed type that holds all of an array."""
     # A signed type holds as much above as below zero, and one more below.
-    least = min(int(array.min(initial=0)), -int(array.max(initial=0)) - 1)
-    return array.astype(np.min_scalar_type(least))
+    return min(int(array.min(initial=0)), -int(array.max(initial=0)) - 1)
 
 
-def _narrow_signed(weights: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
-    """Weights in the narrowest little-endian type that holds them and their negatives."""
-    extreme = int(np.abs(weights).max(initial=0))
-    return _little(weights.astype(np.min_scalar_type(-extreme - 1)))  # -128 fits a byte, 128 does not
+def _narrow_weights(weights: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+    """Weights in the narrowest type that holds them and their negatives: -128 fits a byte, 128 does not."""
+    return _little(weights, -int(np.abs(weights).max(initial=0)) - 1)
 
 
-def _little(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+def _little(array: npt.NDArray[Any], extreme: int) -> npt.NDArray[Any]:
+    """Integers in the narrowest little-endian type that holds one that is as extreme."""
+    return array.astype(np.min_scalar_type(extreme).newbyteorder("<"), copy=False)
 
 
 def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:
@@ -248,11 +237,6 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         sha256.update(f"{array.dtype.str} {array.shape} ".encode())
         sha256.update(np.ascontiguousarray(array).data)
     return np.frombuffer(sha256.digest(), np.uint8)
-
-
-def _names_to_json(model: Model) -> Any:
-    names = model.feature_names
-    return names.to_dict() if isinstance(names, Schema) else None if names is None else list(names)
 
 
 def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:

@@ -24,26 +24,21 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from flwr_flynn.errors import DataError
-from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp
+from flwr_flynn.model.scoring import add_weights
 
 Weights = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-LARGEST_WEIGHT = 2**20
-"""Largest magnitude of a weight."""
+LARGEST_WEIGHT = 2**20  # largest magnitude of a weight
 
-UNIT = 2.0**-10
-"""A weight of 1."""
+UNIT = 2.0**-10  # a weight of 1
 
-BYTES_PER_WEIGHT = 80
-"""Memory of a descent for each of its weights, with a gradient that is added to a sum."""
+BYTES_PER_WEIGHT = 80  # memory of a descent for each of its weights, with a gradient that is added to a sum
 
-CENTRE = 32
-"""A mean of 1: the hashes' mean is sent in units of its inverse."""
+CENTRE = 32  # a mean of 1: the hashes' mean is sent in units of its inverse
 
 _LEVELS = 128  # of the residuals
 _TOTAL = 0.6  # learning rate of all rounds together, by which scores gain as much noise as they need
@@ -173,7 +168,7 @@ class Descent:
         mean = array.sum(axis=1) / n_samples
         level = float(mean.mean())
         spread = float(((mean - level) ** 2).sum())
-        own = len(mean) * n_classes * noise_record.variance(counts.noise) / n_samples**2
+        own = len(mean) * n_classes * counts.noise_variance / n_samples**2
         mean = level + max(0.0, 1 - own / spread if spread > 0 else 0.0) * (mean - level)  # James and Stein
         centre = np.rint(np.clip(mean, 0, 1) * CENTRE).astype(np.int64)
         step = min(_STEP * n_steps(n_samples, n_classes, noise) / (n_rounds + 1), _LARGEST_STEP)
@@ -205,33 +200,10 @@ class Descent:
 
 def refined_scores(weights: Weights, active: npt.NDArray[np.int32]) -> Floats:
     """Scores, (n, L) float64, of samples from their active bits, (n, rho): log odds, exact."""
-    scores = np.zeros((len(active), weights.shape[1]))
-    _add_scores(active, weights, scores)
+    scores = np.empty((len(active), weights.shape[1]))
+    add_weights(active, np.full(len(active), -1, np.int64), weights, weights, scores)  # in units: exact
     scores *= UNIT
     return scores
-
-
-@njit(nogil=True, cache=True)
-def _add_scores(active, weights, scores):  # type: ignore[no-untyped-def]
-    """Add the weights of the active bits, in whole units: exact."""
-    for p in range(active.shape[0]):
-        row = scores[p]
-        for k in range(active.shape[1]):
-            terms = weights[np.uint64(active[p, k])]
-            for label in range(len(row)):
-                row[label] += terms[label]
-
-
-def checked_weights(weights: Any, shape: tuple[int, int]) -> Weights:
-    """Return weights as a read-only array, if they are of this shape and within their bounds."""
-    array = np.array(weights)
-    if array.shape != shape or array.dtype != np.int32:
-        raise DataError("refined", f"an int32 array of shape {shape}", f"{array.dtype} {array.shape}")
-    extreme = max(int(array.min()), int(array.max()), key=abs)
-    if abs(extreme) > LARGEST_WEIGHT:
-        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", extreme)
-    array.flags.writeable = False
-    return array
 
 
 def weights_sha256(weights: Weights) -> str:

@@ -1,4 +1,4 @@
-"""Exponential function, logarithm and inner product that are the same on every machine.
+"""Exponential function, logarithm and hash of a sample's content that are the same on every machine.
 
 Those of a machine's library differ in the last digit from CPU to CPU. These use only operations that are rounded
 exactly, in a fixed order, and are within a few units in the last place.
@@ -7,8 +7,11 @@ exactly, in a fixed order, and are within a few units in the last place.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 from numba import njit
 
 _LN2_HIGH = 6.93147180369123816490e-01  # the first 32 bits of log 2: a multiple of it is exact
@@ -65,21 +68,53 @@ def log(x):  # type: ignore[no-untyped-def]
     return exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
 
 
+def content_shares(X: Any) -> npt.NDArray[np.float64]:
+    """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
+    if sp.issparse(X):
+        rows = sp.csr_array(X)
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        sums = np.zeros(rows.shape[0], np.uint64)
+        of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        _add(rows.data.astype(np.float64), rows.indices.astype(np.int64), of_row, sums)
+    else:
+        values = np.ascontiguousarray(X, np.float64)
+        sums = np.zeros(len(values), np.uint64)
+        _add_dense(values, sums)
+    # A sample of zeros, whose sum is 0, would always be kept.
+    words = _mix(sums + np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)
+    shares: npt.NDArray[np.float64] = words * 2.0**-53
+    return shares
+
+
 @njit(nogil=True, cache=True)
-def dot(a, b):  # type: ignore[no-untyped-def]
-    """Inner product, added in eight parts that processors can add at once, and in the same order on each."""
-    whole = len(a) // 8 * 8
-    p0 = p1 = p2 = p3 = p4 = p5 = p6 = p7 = 0.0
-    for i in range(0, whole, 8):
-        p0 += np.float64(a[i]) * np.float64(b[i])
-        p1 += np.float64(a[i + 1]) * np.float64(b[i + 1])
-        p2 += np.float64(a[i + 2]) * np.float64(b[i + 2])
-        p3 += np.float64(a[i + 3]) * np.float64(b[i + 3])
-        p4 += np.float64(a[i + 4]) * np.float64(b[i + 4])
-        p5 += np.float64(a[i + 5]) * np.float64(b[i + 5])
-        p6 += np.float64(a[i + 6]) * np.float64(b[i + 6])
-        p7 += np.float64(a[i + 7]) * np.float64(b[i + 7])
-    total = ((p0 + p1) + (p2 + p3)) + ((p4 + p5) + (p6 + p7))
-    for i in range(whole, len(a)):
-        total += np.float64(a[i]) * np.float64(b[i])
-    return total
+def _mix(word):  # type: ignore[no-untyped-def]
+    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return word ^ (word >> np.uint64(31))
+
+
+@njit(nogil=True, cache=True)
+def _term(bits, column):  # type: ignore[no-untyped-def]
+    return _mix(_mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits))
+
+
+@njit(nogil=True, cache=True)
+def _add(values, columns, of_row, sums):  # type: ignore[no-untyped-def]
+    """Add the term of each value to the sum of its row."""
+    bits = values.view(np.uint64)
+    for k in range(len(values)):
+        if values[k] != 0.0:
+            sums[of_row[k]] += _term(bits[k], columns[k])
+
+
+@njit(nogil=True, cache=True)
+def _add_dense(values, sums):  # type: ignore[no-untyped-def]
+    """Add the terms of each row to its sum."""
+    bits = values.view(np.uint64)
+    for p in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            if values[p, j] != 0.0:
+                sums[p] += _term(bits[p, j], j)

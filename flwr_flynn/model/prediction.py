@@ -1,4 +1,4 @@
-"""Prediction: what a classifier does with its fitted model, by scikit-learn's interface, and its prior."""
+"""Fitted estimator: what a classifier does with its model, by scikit-learn's interface, and with its samples."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import log_softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.class_prior import own_prior
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember, class_codes
+from flwr_flynn.model.model import Model, class_codes, own_prior
 from flwr_flynn.model.model_html import model_html
-from flwr_flynn.tables.kinds_and_levels import learned
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -35,38 +33,13 @@ Floats = npt.NDArray[np.float64]
 BATCH = 2**14  # samples whose active bits are held at a time
 
 
-class _NoSuchAttribute(DataError, AttributeError):
-    """A model of several members has no such part."""
-
-
-class PredictionMixin:
-    """Parts and predictions of the fitted model of an estimator, `model_`."""
+class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifier with a fitted model, `model_`: its parts, predictions, files, and checks of samples."""
 
     model_: Model
     n_jobs: int | None
 
-    # -------- notebooks: the diagram of scikit-learn before `fit`, the model after it
-
-    def _repr_html_inner(self) -> str:
-        return model_html(self.model_) if hasattr(self, "model_") else super()._repr_html_inner()  # type: ignore[misc]
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        bundle: dict[str, str] = super()._repr_mimebundle_(**options)  # type: ignore[misc]
-        return bundle | {"text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
-
     # -------- the parts of the model
-
-    @property
-    def _member(self) -> ModelMember:
-        try:
-            return self.model_.member
-        except DataError as error:  # so that hasattr and getattr find no such attribute
-            raise _NoSuchAttribute(str(error.field), error.expected, error.got) from None
-
-    @property
-    def counts_(self) -> ClassCounts:
-        """Learned counts."""
-        return self._member.counts
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
@@ -74,29 +47,19 @@ class PredictionMixin:
         return self.model_.classes
 
     @property
-    def spec_(self) -> HashSpec:
-        """Specification of the hash."""
-        return self._member.spec
-
-    @property
-    def hash_(self) -> FlyHash:
-        """Hash of `spec_`."""
-        return self._member.hash
-
-    @property
-    def decay_(self) -> float:
-        """Decay in use."""
-        return self._member.scoring.decay
-
-    @property
-    def temperature_(self) -> float:
-        """Temperature in use."""
-        return self._member.temperature
-
-    @property
     def guarantee_(self) -> str | None:
         """Statement of the privacy of the counts, if there is one."""
         return self.model_.guarantee
+
+    @property
+    def counts_(self) -> ClassCounts:
+        """Learned counts of the only member."""
+        return self.model_.member.counts
+
+    @property
+    def spec_(self) -> HashSpec:
+        """Specification of the hash of the only member."""
+        return self.model_.member.spec
 
     # -------- predicting
 
@@ -133,7 +96,7 @@ class PredictionMixin:
     def _read_out(self, X: Any, read: Callable[[Model, Any, int | None], Floats]) -> Floats:
         """Apply a method of the model to the samples, batch by batch."""
         check_is_fitted(self)
-        X = self._validated(X)
+        X = self._validated(X, self.model_.schema)
         return np.concatenate([read(self.model_, X[batch], self.n_jobs) for batch in batches(X.shape[0], BATCH)])
 
     # -------- frequencies of one party
@@ -174,18 +137,22 @@ class PredictionMixin:
         check_is_fitted(self)
         if y is not None and frequencies is not None:
             raise DataError("y, frequencies", "one of them", "both")
-        prior = self._counted_prior(self.model_.members, self.classes_)  # type: ignore[attr-defined]
         if y is not None:
-            codes = class_codes(self.classes_, column_or_1d(y))
-            prior = own_prior(self.model_, codes)
+            prior: Floats | None = own_prior(self.model_, class_codes(self.classes_, column_or_1d(y)))
         elif frequencies is not None:
             values = np.asarray(frequencies, np.float64)
             if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
                 raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
             prior = np.minimum(log_softmax(np.log(values)), 0.0)
+        else:
+            prior = self._counted_prior(self.model_.members, self.classes_)
         changed = copy(self)
         changed.model_ = replace(self.model_, prior=prior)
         return changed
+
+    def _counted_prior(self, members: Any, classes: npt.NDArray[Any]) -> Floats | None:
+        """Prior of the counts by the estimator's `class_weight`."""
+        raise NotImplementedError
 
     # -------- files
 
@@ -198,22 +165,10 @@ class PredictionMixin:
         check_is_fitted(self)
         model_file.write(path, self.model_)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
-        """Read a classifier from a file of `save`, with the parameters of `from_model`.
+    # -------- samples
 
-        The file may come from anybody: a `ModelFileError` refuses damage and models beyond `max_bytes` of memory.
-        """
-        with model_file.reading(path, max_bytes) as (model, _):
-            return cls.from_model(model)  # type: ignore[attr-defined, no-any-return]
-
-    # -------- scikit-learn
-
-    _schema: Schema | None = None  # of the samples of the first fit, until there is a model
-
-    def _validated(self, X: Any, y: Any = "no_validation", reset: bool = False) -> Any:
+    def _validated(self, X: Any, schema: Schema | None, y: Any = "no_validation", reset: bool = False) -> Any:
         """Validate X, or X and y, by scikit-learn's rules, or by the schema. Errors name the columns concerned."""
-        schema = self._schema if reset else self.model_.schema
         if schema is not None:
             table = Table.of(X)
             numbers = schema.encode(table)
@@ -228,48 +183,42 @@ class PredictionMixin:
             return numbers, y
         names = getattr(X, "columns", None)
         validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
-        with_gaps = not reset and all(member.hash.takes_gaps for member in self.model_.members)
+        with_gaps = not reset and self.model_.takes_gaps
         _check_finite(validated[0] if isinstance(validated, tuple) else validated, names, with_gaps)
         return validated
 
-    def _complete(self, X: Any, y: npt.NDArray[Any], *, reset: bool = False) -> tuple[Any, npt.NDArray[Any]]:
-        """Samples and labels, without samples that have gaps where the hash takes none."""
-        schema, own = self._schema if reset else self.model_.schema, vars(self)
-        plan = self._plan(X, 2) if reset else None  # type: ignore[attr-defined]
-        specs = [own["spec"]] if reset else [member.spec for member in self.model_.members]
-        if schema is None or (
-            plan.scaling is not None if plan else all(flynn_hash(spec).takes_gaps for spec in specs if spec is not None)
-        ):
-            return X, y
-        fits = schema.complete(X)
-        if n_left_out := int((~fits).sum()):
-            warnings.warn(f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left out", stacklevel=3)
-        return X[fits], y[fits]
+    def _labelled(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any]]:
+        """Samples and labels for the fitted model, without samples that have gaps where its hash takes none."""
+        schema = self.model_.schema
+        X, y = self._validated(X, schema, y)
+        return (X, y) if schema is None or self.model_.takes_gaps else complete(schema, X, y)
 
-    def _learned(self, X: Any) -> Any:
-        """Samples of which a schema is learned, where they are no plain numbers."""
-        self._schema, spec = None, getattr(self, "spec", None)
-        if spec is not None and np.shape(X)[1:] == (spec.n_features,):
-            return X  # hashed as it stands
-        X, self._schema = learned(X, *(getattr(self, name) for name in ("min_examples", "ignore", "keep")))
-        if self._schema is not None:
-            self.n_features_in_ = len(self._schema.columns)
-            vars(self).pop("feature_names_in_", None)
-            if self._schema.is_named:
-                names = [name for name in X.names if name in self._schema.names]
-                self.feature_names_in_ = np.array(names, dtype=object)
-        return X
+    # -------- scikit-learn, and notebooks: its diagram before `fit`, the model after it
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Tags:
-        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
-        tags.input_tags.string = True
+        tags: Tags = super().__sklearn_tags__()
+        for name in ("sparse", "allow_nan", "categorical", "string"):
+            setattr(tags.input_tags, name, True)
         return tags
+
+    def _repr_html_inner(self) -> str:
+        html: str = model_html(self.model_) if hasattr(self, "model_") else super()._repr_html_inner()
+        return html
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        return bundle | {"text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
+
+
+def complete(schema: Schema, X: Any, y: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any]]:
+    """Samples by a schema, and labels, without samples that have gaps."""
+    fits = schema.complete(X)
+    if n_left_out := int((~fits).sum()):
+        warnings.warn(f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left out", stacklevel=3)
+    return X[fits], y[fits]
 
 
 def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
@@ -279,15 +228,10 @@ def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
         return
     if with_gaps and not sp.issparse(X) and not np.isinf(values).any():
         return
-    bad = _per_column(X)
+    is_bad = ~np.isfinite(values)
+    if sp.issparse(X):
+        is_bad = sp.csr_array((is_bad, X.indices, X.indptr), X.shape)
+    bad = np.asarray(is_bad.sum(axis=0)).ravel()
     labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
     named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
     raise DataError("X", "finite numbers", f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
-
-
-def _per_column(X: Any) -> npt.NDArray[np.int64]:
-    """Number of entries of each column that are NaN or infinite, (d,) int64."""
-    if not sp.issparse(X):
-        return np.asarray((~np.isfinite(X)).sum(axis=0), np.int64)
-    entries = sp.coo_array(X)
-    return np.bincount(entries.col[~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)

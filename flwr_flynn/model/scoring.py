@@ -25,14 +25,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn._validation import number, one_of
-from flwr_flynn.errors import ConfigError
-from flwr_flynn.model import noise_record
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
 
@@ -44,8 +44,7 @@ Active = npt.NDArray[np.int32]
 TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))  # candidates, T = 33; roots are exact everywhere
 RULES = ("balanced", "novelty")
 
-SUGGESTED_TEMPERATURE = 0.2
-"""Temperature for use without training samples, see docs/explanation/defaults.md."""
+SUGGESTED_TEMPERATURE = 0.2  # temperature for use without training samples, see docs/explanation/defaults.md
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
@@ -87,31 +86,31 @@ class ScoringRule:
         one_of("rule", self.rule, RULES, error=ConfigError)
         object.__setattr__(self, "decay", number("decay", self.decay, least=0, below=1))
         if self.temperature is not None:
-            temperature = number("temperature", self.temperature)
-            if temperature <= 0:
-                raise ConfigError("temperature", "a finite number above 0", temperature)
-            object.__setattr__(self, "temperature", temperature)
+            object.__setattr__(self, "temperature", number("temperature", self.temperature, above=0))
 
 
 def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
     """ScoringRule of the user's settings, checked; None where "auto" leaves the decay to be chosen."""
     one_of("rule", rule, RULES)
-    if isinstance(decay, str) and decay == "auto":
-        return None
-    return ScoringRule(rule, number("decay", decay, least=0, below=1))
+    value: Any = decay
+    return None if isinstance(value, str) and value == "auto" else ScoringRule(rule, value)
 
 
 def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRule) -> Scores:
     """Scores, (n, L) float64, finite, of samples that are not in the counts, from their active bits, (n, rho)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
-    array, n_per_class = _nonnegative(counts)
+    array, n_per_class = counts.nonnegative()
     few, small = _restrict(array, bits)
     table = ScoreTable(few, n_per_class, mean_size(n_per_class), scoring)
     scores = np.empty((len(bits), len(array)))
     no_class = np.full(len(bits), -1, np.int64)
     for part in blocks(len(bits), len(array)):
         scores[part] = table.scores(small[part], no_class[part])
-    empty = n_per_class == 0
+    return empty_below(scores, n_per_class == 0)
+
+
+def empty_below(scores: Scores, empty: npt.NDArray[np.bool_]) -> Scores:
+    """Scores, (n, L), changed so that empty classes are below all others."""
     if empty.any() and not empty.all():
         scores[:, empty] = scores[:, ~empty].min(axis=1, keepdims=True) - 1
     return scores
@@ -120,10 +119,10 @@ def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRul
 def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> Scores:
     """Novelty of samples to each class, f_l(x) / rho, (n, L) float64 from 0 to 1 (paper, Algorithm 1)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
-    few, small = _restrict(_nonnegative(counts)[0], bits)
+    few, small = _restrict(counts.nonnegative()[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
     sums = np.empty((len(bits), len(few)))
-    _add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
+    add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
     sums /= counts.hash_nnz
     return sums
 
@@ -190,11 +189,23 @@ class ScoreTable:
     def scores(self, active: Active, own_class: Counts) -> Scores:
         """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its `own_class`, -1 for none."""
         sums = np.empty((len(active), len(self.counts)))
-        _add_weights(active, own_class, self.weights, self.own, sums)
+        add_weights(active, own_class, self.weights, self.own, sums)
         _minus_logs(sums, active, own_class, self.counts, self.factors, self.own_factors, self.decay)
         np.rint(sums * _GRAIN, out=sums)
         sums /= _GRAIN
         return sums
+
+
+def bounded(field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int) -> npt.NDArray[Any]:
+    """Copy of integers, read-only, if they have this shape and type and are from -`most` to `most`."""
+    copy = np.array(array)
+    if copy.shape != shape or copy.dtype != dtype:
+        expected = f"an {np.dtype(dtype)} array of shape {shape}"
+        raise DataError(field, expected, f"{copy.dtype} {copy.shape}")
+    if (largest := max(int(copy.max(initial=0)), -int(copy.min(initial=0)))) > most:
+        raise DataError(field, f"integers from -{most} to {most}", largest)
+    copy.flags.writeable = False
+    return copy
 
 
 def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
@@ -214,13 +225,6 @@ def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
     """Slices of the samples, each of a bounded number of scores."""
     step = max(1, BLOCK // n_classes)
     return (slice(first, first + step) for first in range(0, n_samples, step))
-
-
-def _nonnegative(counts: ClassCounts) -> tuple[Counts, Sizes]:
-    """Counts and class sizes as the rules take them: (L, m) int64 of at least 0 and (L,)."""
-    if counts.noise:
-        return noise_record.denoised(counts.array, counts.n_per_class)
-    return counts.array, counts.n_per_class
 
 
 def _restrict(counts: Counts, active: Active) -> tuple[Counts, Active]:
@@ -260,7 +264,7 @@ def _power(log_decay, exponent):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add_weights(active, own_class, weights, own, sums):  # type: ignore[no-untyped-def]
+def add_weights(active, own_class, weights, own, sums):  # type: ignore[no-untyped-def]
     """Sum weights[bit, l] over the active bits into sums[p, l], or own[bit, l] for the own class of sample p."""
     for p in range(active.shape[0]):
         row = sums[p]

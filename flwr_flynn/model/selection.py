@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import CountsError, DataError
@@ -31,11 +30,10 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
-from flwr_flynn.model.class_prior import ClassWeight, counted_prior, weighted
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.model import ClassWeight, ModelMember, counted_prior, weighted
+from flwr_flynn.model.portable import content_shares, exp, log
 from flwr_flynn.model.scoring import (
     TEMPERATURES,
     Active,
@@ -48,8 +46,7 @@ from flwr_flynn.model.scoring import (
     mean_size,
 )
 
-N_LEFT_OUT = 4096
-"""Samples, about, that are left out in turn: as many of each class as there are."""
+N_LEFT_OUT = 4096  # samples, about, that are left out in turn: as many of each class as there are
 
 _BATCH = 2**20  # values at a time
 
@@ -74,78 +71,6 @@ def _shares_kept(n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDAr
     filled = max(int((n_per_class > 0).sum()), 1)
     shares: npt.NDArray[np.float64] = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
     return shares
-
-
-def batches_of_kept(
-    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int, most: int = 2**12
-) -> Iterator[npt.NDArray[np.intp]]:
-    """Indices of the samples that `kept` chooses, at most `most` at a time: few, where samples are long.
-
-    A server that announces small classes has all samples of a party chosen, which are not to be copied at once.
-    """
-    chosen = np.flatnonzero(kept(X, y, n_per_class, n_samples))
-    step = min(most, max(16, _BATCH // 8 // max(X.shape[1], 1)))
-    for first in range(0, len(chosen), step):
-        yield chosen[first : first + step]
-
-
-def content_shares(X: Any) -> npt.NDArray[np.float64]:
-    """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
-    if sp.issparse(X):
-        rows = sp.csr_array(X)
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
-        sums = np.zeros(rows.shape[0], np.uint64)
-        of_row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        _add(rows.data.astype(np.float64), rows.indices.astype(np.int64), of_row, sums)
-    else:
-        values = np.ascontiguousarray(X, np.float64)
-        sums = np.zeros(len(values), np.uint64)
-        _add_dense(values, sums)
-    shares: npt.NDArray[np.float64] = _mixed(sums)
-    return shares
-
-
-@njit(nogil=True, cache=True)
-def _mix(word):  # type: ignore[no-untyped-def]
-    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@njit(nogil=True, cache=True)
-def _term(bits, column):  # type: ignore[no-untyped-def]
-    return _mix(_mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits))
-
-
-@njit(nogil=True, cache=True)
-def _add(values, columns, of_row, sums):  # type: ignore[no-untyped-def]
-    """Add the term of each value to the sum of its row."""
-    bits = values.view(np.uint64)
-    for k in range(len(values)):
-        if values[k] != 0.0:
-            sums[of_row[k]] += _term(bits[k], columns[k])
-
-
-@njit(nogil=True, cache=True)
-def _add_dense(values, sums):  # type: ignore[no-untyped-def]
-    """Add the terms of each row to its sum."""
-    bits = values.view(np.uint64)
-    for p in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            if values[p, j] != 0.0:
-                sums[p] += _term(bits[p, j], j)
-
-
-@njit(nogil=True, cache=True)
-def _mixed(sums):  # type: ignore[no-untyped-def]
-    out = np.empty(len(sums))
-    for p in range(len(sums)):
-        word = sums[p] + np.uint64(0x9E3779B97F4A7C15)  # a sample of zeros, whose sum is 0, would always be kept
-        out[p] = np.float64(_mix(word) >> np.uint64(11)) * 2.0**-53
-    return out
 
 
 Table = npt.NDArray[np.int64]
@@ -187,7 +112,7 @@ def leave_one_out_tables(
         for k, true, scores in left_out_scores(counts, active, y, candidates):
             correct[k] += np.bincount(true[scores.argmax(axis=1) == true], minlength=counts.n_classes)
             if with_losses:
-                log_losses[k] += _log_losses(log_odds(scores, counts.hash_nnz), true, *judged)
+                _add_losses(log_odds(scores, counts.hash_nnz), true, np.array(TEMPERATURES), *judged, log_losses[k])
     return LeaveOneOutTables(correct, log_losses)
 
 
@@ -219,14 +144,9 @@ def left_out_scores(
     empty = sizes == 0
     for empties in (False, True):
         samples = np.flatnonzero(alone == empties)
-        if len(samples) == 0:
-            continue
-        if empties and (~empty).sum() == 1:  # nothing is left; the first class wins by the rule on ties
-            for k in range(len(candidates)):
-                yield k, labels[samples], np.zeros((len(samples), counts.n_classes))
-            continue
+        is_nothing_left = (~empty).sum() == int(empties)
         mean = mean_size(sizes, taken=1, empties=int(empties))
-        for k, candidate in enumerate(candidates):
+        for k, candidate in enumerate(candidates) if len(samples) else ():
             table = ScoreTable(array, sizes, mean, candidate, with_own=True)
             for part in blocks(len(samples), counts.n_classes):
                 true = labels[samples[part]]
@@ -234,6 +154,8 @@ def left_out_scores(
                 scores[:, empty] = -np.inf
                 if empties:
                     scores[np.arange(len(true)), true] = -np.inf
+                if is_nothing_left:  # the first class wins by the rule on ties
+                    scores[:] = 0.0
                 yield k, true, scores
 
 
@@ -249,19 +171,12 @@ def _frequencies(counts: ClassCounts, class_weight: ClassWeight) -> tuple[Scores
     return prior, importance / importance.max()
 
 
-def _log_losses(odds: Scores, true: Table, prior: Scores, importance: Scores) -> Table:
-    """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64, in units of `LOSS_UNIT`.
-
-    Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones.
-    """
-    sums = np.zeros(len(TEMPERATURES), np.int64)
-    _add_losses(odds, true, np.array(TEMPERATURES), prior, importance, sums)
-    return sums
-
-
 @njit(nogil=True, cache=True)
 def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ignore[no-untyped-def]
-    """Add the log-loss of each sample, times the importance of its class, to the sum of each temperature."""
+    """Add the log-loss of each sample, times the importance of its class, to the sum of each temperature.
+
+    Each is cut off at `MAX_LOSS` and rounded to units of `LOSS_UNIT` first: sums over parties equal the pooled ones.
+    """
     for p in range(odds.shape[0]):
         row = odds[p] - odds[p].max()
         for t in range(len(temperatures)):
@@ -315,7 +230,6 @@ def fit_members(
 
     Of many samples some are left out, by the content of their rows. Where none is
     (`kept` may keep none of many equal ones), scorings have no temperature.
-
     """
     n_per_class = np.bincount(y, minlength=n_classes)
     subsample = kept(X, y, n_per_class, N_LEFT_OUT)

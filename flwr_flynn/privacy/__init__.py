@@ -23,17 +23,16 @@ Entries of a release are signed: clipping them before they are summed would bias
 `flwr_flynn.privacy.ledger` has a party's policy and its ledger of releases.
 """
 
-from flwr_flynn.privacy.gaussian_rounds import GaussianRounds
-from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism
+from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.noise_mechanisms import (
     MECHANISMS,
     GaussianCounts,
+    GaussianRounds,
     LaplaceCounts,
-    SimulatedRelease,
     TopTLaplace,
     mechanism_from_dict,
-    suggest_spec,
 )
+from flwr_flynn.privacy.private_sizes import suggest_spec
 
 __all__ = [
     "MECHANISMS",

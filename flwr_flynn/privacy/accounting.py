@@ -22,8 +22,7 @@ from typing import Any
 
 from flwr_flynn.errors import ConfigError, MissingExtraError
 
-SMALLEST_DELTA = 1e-12
-"""Smallest delta: distributions are cut where less than about 1e-15 is left."""
+SMALLEST_DELTA = 1e-12  # smallest delta: distributions are cut where less than about 1e-15 is left
 
 _LARGEST_EXACT = 1000.0
 """Largest sigma with exact accounting; beyond it a distribution takes seconds to minutes."""

@@ -36,33 +36,25 @@ policy max-epsilon: this release would exceed it
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._files import settle
 from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
-from flwr_flynn.privacy.ledger_folder import LEDGER, OWN, LedgerFolder, write
-from flwr_flynn.privacy.ledger_format import LedgerFile
+from flwr_flynn.privacy.ledger_files import LedgerFile, LedgerFolder
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
-from flwr_flynn.privacy.release_policy import Cost, Policy, total_cost
+from flwr_flynn.privacy.release_policy import Account, Policy
 
 __all__ = ["Budget", "Policy", "Released"]
-
-_ALTERED = " was rolled back or altered; nothing is released until it is reset"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,25 +100,26 @@ class Budget(LedgerFolder):
         the charge. An earlier answer needs neither.
         """
         request = _request(mechanism, spec_fingerprint, terms)
-        with self._opened() as ledger:
+        with self._opened(self._new) as ledger:
             self._check_use(ledger)
             # A share of noise is drawn anew for each sum: the difference of two sums of different parties would not
             # have enough noise if both had the same share.
             entry = None if mechanism.is_share else ledger.find(request)
             if entry is not None:
-                return Released(self._stored(entry, mechanism), True)
+                return Released(self._received(entry, mechanism), True)
             self.policy.check(mechanism)
             cost = self.policy.admit(mechanism, ledger.costs)
+
+            def measure() -> npt.NDArray[np.int64]:
+                counts = count()
+                if counts.spec_fingerprint != spec_fingerprint:
+                    raise CountsError("spec_fingerprint", "that of the hash asked for", counts.spec_fingerprint)
+                return mechanism.release(counts).array
+
             mechanism.require_noise()
             prepare()
-            self._make(ledger)
-            charged = self._charge(ledger, request, cost)
-            counts = count()
-            if counts.spec_fingerprint != spec_fingerprint:
-                raise CountsError("spec_fingerprint", "that of the hash that was asked for", counts.spec_fingerprint)
-            released = mechanism.release(counts)
-            self._keep(charged, released.array)
-            return Released(released, False)
+            array = self._new_release(ledger, request, cost, measure)
+            return Released(mechanism.received(array, spec_fingerprint), False)
 
     def release_round(
         self,
@@ -146,46 +139,18 @@ class Budget(LedgerFolder):
         """
         plan = _request(mechanism, spec_fingerprint, terms)
         request = {**plan, "round": number, "weights": weights}
-        with self._opened() as ledger:
+        with self._opened(self._new) as ledger:
             self._check_use(ledger)
             before = ledger.rounds(request)
             if not mechanism.is_share and before and before[0]["request"] == request and before[0]["sha256"]:
-                return self._array(before[0])
+                return self._stored(before[0])
             self.policy.check(mechanism)
             if len(before) >= sum(entry["request"] == plan for entry in ledger.entries):
                 what = "was answered before, for other weights" if before else "has no counts that it is paid for with"
                 raise PrivacyError("round", "one that was paid for", number, text=f"round {number} {what}")
             mechanism.require_noise()
             prepare()
-            free = Cost(0.0, 0.0, 0.0 if ledger.composition == "zcdp" else None)
-            charged = self._charge(ledger, request, free)
-            released = measure()
-            self._keep(charged, released)
-            return released
-
-    def _charge(self, ledger: LedgerFile, request: dict[str, Any], cost: Cost) -> LedgerFile:
-        """The ledger with one more request, on the disk, whose release is still to come."""
-        longer = ledger.with_entry(request, cost, f"{uuid4().hex}.npz")
-        self._write_both(longer)
-        return longer
-
-    def _keep(self, charged: LedgerFile, released: npt.NDArray[np.int64]) -> None:
-        """Write the release of the last request to the disk, before it is sent."""
-        stream = io.BytesIO()
-        np.savez_compressed(stream, counts=released)
-        raw = stream.getvalue()
-        answered = charged.answered(hashlib.sha256(raw).hexdigest())
-        with self._writing():
-            write(self.path / answered.entries[-1]["file"], raw)
-        self._write_both(answered)
-
-    def _write_both(self, ledger: LedgerFile) -> None:
-        """Write the ledger, and then its marker, which may be a step behind where a process dies in between."""
-        with self._writing():
-            if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
-                raise self._trouble("lock", ": its lock was replaced meanwhile")
-            write(self.path / LEDGER, ledger.to_bytes())
-            write(self._marker, ledger.marker())
+            return self._new_release(ledger, request, ledger.account.cost(None), measure)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
         """Earlier release for a request, which a party withdraws from a sum; never a new one."""
@@ -193,11 +158,11 @@ class Budget(LedgerFolder):
             # Two sums, one with the share and one without, would differ by little more than the exact counts.
             text = "a share of the noise leaves in one secure sum only: it cannot be taken out of it"
             raise PrivacyError("share", text=text)
-        with self._opened() as ledger:
+        with self._opened(self._new) as ledger:
             self._check_use(ledger)
             entry = ledger.find(_request(mechanism, spec_fingerprint, terms))
             if entry is not None:
-                return self._stored(entry, mechanism)
+                return self._received(entry, mechanism)
         text = "this request was never answered: there is nothing to take out"
         raise PrivacyError("request", "one that was answered", "a new one", text=text)
 
@@ -207,61 +172,21 @@ class Budget(LedgerFolder):
 
     def account(self) -> tuple[float, float, LedgerFile]:
         """The same, and the content of the ledger."""
-        with self._opened() as ledger:
+        with self._opened(self._new) as ledger:
             delta = self.policy.max_delta if self.policy.composition == "zcdp" else ledger.delta
-            return *total_cost(ledger.costs, ledger.composition, delta), ledger
+            return *Account(ledger.composition, delta).total(ledger.costs), ledger
 
-    @contextmanager
-    def _opened(self) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time; before the first release an empty one, not on the disk yet."""
-        with self._alone():
-            if self.is_begun:
-                yield self._read()
-            else:
-                delta = self.policy.max_delta if self.policy.composition == "zcdp" else 0.0
-                yield LedgerFile(self.policy.composition, delta, self.data_path)
-
-    def _make(self, ledger: LedgerFile) -> None:
-        """Write a new ledger to the disk, whole or not at all."""
-        if self.is_begun:
-            return
-        with self._writing():
-            try:
-                # The marker first: of a folder without one nobody knows what was released.
-                write(self._marker, ledger.marker())
-                self.path.mkdir(mode=0o700)
-                write(self.path / LEDGER, ledger.to_bytes())
-                settle(self.path.parent)
-            except OSError:  # such as a full disk; a process that is killed leaves a ledger that counts as lost
-                self._remove()
-                raise
-
-    def _read(self) -> LedgerFile:
-        try:
-            ledger, died = LedgerFile.read((self.path / LEDGER).read_bytes(), self._marker.read_bytes())
-        except FileNotFoundError:
-            raise self._trouble("lost", " is lost; nothing is released until it is reset") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise self._trouble("altered", _ALTERED) from None
-        if died:
-            with self._writing():
-                write(self._marker, ledger.marker())
-        # Files that a killed process left. Only now: they may be the releases of a ledger newer than an older copy.
-        known = {LEDGER, *(entry["file"] for entry in ledger.entries)}
-        with suppress(OSError):
-            for file in self.path.iterdir():
-                if OWN.fullmatch(file.name) and file.name not in known:
-                    file.unlink(missing_ok=True)
-        return ledger
+    @property
+    def _new(self) -> LedgerFile:
+        account = self.policy.account
+        return LedgerFile(account.composition, account.delta, self.data_path)
 
     def _check_use(self, ledger: LedgerFile) -> None:
         """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
-            text = (
-                f"ledger {self.path.name}: its composition is {ledger.composition} until a reset; the policy's is "
-                f"{self.policy.composition}"
-            )
-            raise PrivacyError("policy composition", ledger.composition, self.policy.composition, text=text)
+            mine, asked = ledger.composition, self.policy.composition
+            text = f"ledger {self.path.name}: its composition is {mine} until a reset; the policy's is {asked}"
+            raise PrivacyError("policy composition", mine, asked, text=text)
         if ledger.data_path is not None and ledger.data_path != self.data_path:
             text = f"ledger {self.path.name}: belongs to another data file"
             error = PrivacyError("ledger", got="another data file", text=text)
@@ -271,31 +196,17 @@ class Budget(LedgerFolder):
             try:
                 self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
             except (KeyError, ConfigError):
-                raise self._trouble("altered", _ALTERED) from None
+                raise self._altered() from None
             except PrivacyError as error:  # it was paid for by the weaker guarantee
                 why = f": an earlier release protects less; nothing is released until it is reset ({error})"
                 raise self._trouble("weaker", why) from None
 
-    def _stored(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
-        array = self._array(entry)
+    def _received(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
+        array = self._stored(entry)
         try:
             return mechanism.received(array, entry["request"]["spec"])
         except FlyNNError:
             raise self._lost() from None
-
-    def _array(self, entry: dict[str, Any]) -> npt.NDArray[np.int64]:
-        try:
-            raw = (self.path / entry["file"]).read_bytes()
-            if hashlib.sha256(raw).hexdigest() != entry["sha256"]:
-                raise ValueError
-            with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-                array: npt.NDArray[np.int64] = file["counts"]
-                return array
-        except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-            raise self._lost() from None
-
-    def _lost(self) -> PrivacyError:
-        return self._trouble("release", ": the stored release for this request is lost or altered")
 
 
 def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:
@@ -323,10 +234,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     costs = ledger.costs
     closed = ", closed" if costs and costs[0].closes else ""
-    print(
-        f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, "
-        f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
-    )
+    spent = f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
+    print(f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, {spent}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Integer noise, and the base class of mechanisms; `noise_mechanisms` has the kinds of noise.
+"""Integer noise, and the base class of mechanisms, with the simulated one; `noise_mechanisms` has the kinds of noise.
 
 OpenDP's samplers draw exactly, from the operating system's randomness, some 100 000 numbers a second. They need the
 extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` does not.
@@ -17,8 +17,7 @@ import numpy.typing as npt
 from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.noise_record import Release, release_name
+from flwr_flynn.model.counts import ClassCounts, Release, release_name
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import privacy_extra, shown_bound
 
@@ -47,10 +46,10 @@ class OpenDPNoise:
     """Noise for real releases, from OpenDP."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
-        return _draw("gaussian", size, sigma)
+        return _draw("make_gaussian", "l2_distance", size, sigma)
 
     def laplace(self, size: int, scale: float) -> Integers:
-        return _draw("laplace", size, scale)
+        return _draw("make_laplace", "l1_distance", size, scale)
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
         return np.array(_noisy_top(n_drawn, float(scale))(scores.tolist()), np.int64)
@@ -76,26 +75,25 @@ class SeededNoise:
         return np.argsort(-noisy, kind="stable")[:n_drawn]
 
 
+def _opendp() -> tuple[Any, Any]:
+    """OpenDP, and its vectors of int64."""
+    dp = privacy_extra("opendp.prelude")
+    dp.enable_features("contrib")
+    return dp, dp.vector_domain(dp.atom_domain(T="i64"))
+
+
 @lru_cache(maxsize=8)
 def _noisy_top(n_drawn: int, scale: float) -> Any:
-    dp = privacy_extra("opendp.prelude")
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T="i64"))
     # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under max-divergence exponential noise,
     # of a different distribution (permute-and-flip).
-    return dp.m.make_noisy_top_k(
-        domain, dp.linf_distance(T="i64"), dp.zero_concentrated_divergence(), k=n_drawn, scale=scale
-    )
+    dp, domain = _opendp()
+    divergence = dp.zero_concentrated_divergence()
+    return dp.m.make_noisy_top_k(domain, dp.linf_distance(T="i64"), divergence, k=n_drawn, scale=scale)
 
 
-def _draw(kind: str, size: int, scale: float) -> Integers:
-    dp = privacy_extra("opendp.prelude")
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T="i64"))
-    if kind == "gaussian":
-        add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=float(scale))
-    else:
-        add = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale=float(scale))
+def _draw(make: str, distance: str, size: int, scale: float) -> Integers:
+    dp, domain = _opendp()
+    add = getattr(dp.m, make)(domain, getattr(dp, distance)(T="i64"), scale=float(scale))
     drawn = np.empty(size, np.int64)
     for first in range(0, size, _CHUNK):
         part: Any = drawn[first : first + _CHUNK]
@@ -108,8 +106,8 @@ NEIGHBOURS = ("add-remove", "replace-one")
 LARGEST_SIZE = 2**31 - 1
 _LARGEST_SD = 2.0**40
 _LEAST_EPSILON = 1e-3
+# Parameters that all mechanisms have beside epsilon.
 COMMON = ("hash_nnz", "n_classes", "neighbours", "records_per_person")
-"""Parameters that all mechanisms have beside epsilon."""
 
 
 class Mechanism(ABC):
@@ -126,16 +124,15 @@ class Mechanism(ABC):
         Data sets that must be hard to distinguish: with or without one record, or with one record replaced.
     records_per_person : int, default=1
         Most records of one person; the guarantee covers them together.
+    delta, n_honest, n_rounds
+        Of mechanisms that have them: the probability with which the guarantee may fail; parties that share the noise of
+        one, in a secure sum; noisy gradients that follow the counts, under the same guarantee.
     """
 
     kind: ClassVar[str]
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
     optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
-    selects: ClassVar[bool] = False  # True: a release has some of the entries only
-    covered: str = "one release"  # what the guarantee is about
-    n_rounds: int = 0  # noisy gradients that follow the counts, under the same guarantee
-    delta: float = 0.0  # probability with which the guarantee may fail
-    n_honest: int | None = None  # parties that share the noise of one, in a secure sum
+    selects: bool = False  # True: a release has some of the entries only
     sampler: Sampler = OpenDPNoise()
 
     def __init__(
@@ -146,12 +143,16 @@ class Mechanism(ABC):
         n_classes: int,
         neighbours: str = "add-remove",
         records_per_person: int = 1,
+        delta: float = 0.0,
+        n_honest: int | None = None,
+        n_rounds: int = 0,
     ) -> None:
         self.target_epsilon = number("epsilon", epsilon, least=_LEAST_EPSILON, most=100.0)
         self.hash_nnz = integer("hash_nnz", hash_nnz, most=LARGEST_SIZE)
         self.n_classes = integer("n_classes", n_classes, most=LARGEST_SIZE)
         self.neighbours = one_of("neighbours", neighbours, NEIGHBOURS)
         self.records_per_person = integer("records_per_person", records_per_person, most=10**6)
+        self.delta, self.n_honest, self.n_rounds = delta, n_honest, n_rounds
 
     @classmethod
     def for_spec(cls, spec: HashSpec, n_classes: int, epsilon: float, **parameters: Any) -> Mechanism:
@@ -191,7 +192,7 @@ class Mechanism(ABC):
         """The noise in words, for the middle of a sentence."""
 
     @abstractmethod
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+    def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         """(L, m) noisy counts."""
 
     def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
@@ -221,7 +222,7 @@ class Mechanism(ABC):
         """Raise where noise cannot be drawn, for want of a package for example, before anything is spent on it."""
         self._draw(np.zeros((1, 1), np.int64), self.sampler)
 
-    def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
+    def received(self, array: Integers, spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
         """Noisy counts of a release from its array."""
         variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
         release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
@@ -235,13 +236,14 @@ class Mechanism(ABC):
         people = "one record"
         if self.records_per_person > 1:
             people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
+        covered = f"all {1 + self.n_rounds} releases of a run together" if self.n_rounds else "one release"
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
         factor = shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
         bounds = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
         return (
             f"Differential privacy with {bounds}: {self._noise()}. Whether {people} had been {what} changes the "
-            f"probability of any outcome of {self.covered} by at most a factor of {factor}"
+            f"probability of any outcome of {covered} by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
             + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
             "data, logs, results on its own samples), and facts about people in general, which show without any one "
@@ -263,3 +265,60 @@ class Mechanism(ABC):
     def __repr__(self) -> str:
         given = [f"{name}={value!r}" for name, value in self.to_dict().items() if name != "mechanism"]
         return f"{type(self).__name__}({', '.join(given)})"
+
+
+class SimulatedRelease(Mechanism):
+    """A mechanism with noise from a seed, for repeatable simulations: it protects nobody.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    seed : int
+        0 <= seed < 2**64. Successive releases differ; the same seed and order give the same ones.
+
+    Examples
+    --------
+    >>> from flwr_flynn.privacy import LaplaceCounts
+    >>> simulated = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=2, n_classes=2), seed=1)
+    >>> simulated.epsilon(), simulated.guarantee()[:27]
+    (inf, 'No privacy: noise from seed')
+    """
+
+    kind = "simulated"
+
+    def __init__(self, mechanism: Mechanism, seed: int) -> None:
+        if not isinstance(mechanism, Mechanism) or isinstance(mechanism, SimulatedRelease):
+            raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
+        common = {name: getattr(mechanism, name) for name in (*COMMON, "n_honest", "n_rounds")}
+        super().__init__(mechanism.target_epsilon, **common)
+        self.target_epsilon, self.selects = math.inf, mechanism.selects
+        self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
+        self.sampler = SeededNoise(self.seed)
+
+    @property
+    def noise_sd(self) -> float:
+        return self.mechanism.noise_sd
+
+    def unit_noise(self, n_releases: float) -> float:
+        return self.mechanism.unit_noise(n_releases)
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        return math.inf
+
+    def guarantee(self) -> str:
+        return (
+            f"No privacy: noise from seed {self.seed}, which anyone can draw again, for simulations only. "
+            f"With noise that nobody knows this would be: {self.mechanism.guarantee()}"
+        )
+
+    def _noise(self) -> str:
+        return self.mechanism._noise()
+
+    def _draw(self, array: Integers, sampler: Sampler) -> Integers:
+        return self.mechanism._draw(array, sampler)
+
+    def require_noise(self) -> None:
+        return  # a draw would change those that follow
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"mechanism": self.kind, "seed": self.seed, "of": self.mechanism.to_dict()}

@@ -1,22 +1,58 @@
-"""Kinds of noise on counts, and mechanisms from their descriptions; `flwr_flynn.privacy` compares them."""
+"""Kinds of noise on counts and gradients, and mechanisms from descriptions; `flwr_flynn.privacy` compares them."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import integer, one_of
+from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.noisy_rounds import n_steps
+from flwr_flynn.model.noisy_rounds import gradient_bound
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import laplace_sd, rounded_up
-from flwr_flynn.privacy.gaussian_rounds import Gaussian, GaussianRounds
-from flwr_flynn.privacy.mechanism import COMMON, LARGEST_SIZE, Mechanism, Sampler, SeededNoise
+from flwr_flynn.privacy.mechanism import COMMON, LARGEST_SIZE, Mechanism, Sampler, SimulatedRelease
+
+MOST_ROUNDS = 200
+MOST_HONEST = 10**6
+_LEAST_SHARE, _LARGEST_SHARE = 0.1, 0.6  # of the counts
+_LEAST_SIGMA = 16.0  # of a share of the noise of gradients: from there on a sum is a discrete Gaussian up to 1e-1000
+
+
+class Gaussian(Mechanism):
+    """Discrete Gaussian noise of `sigma` on every count, of one party alone or shared by those of a secure sum."""
+
+    optional = ("n_honest",)
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """Sigma of one party's noise on each count."""
+
+    def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
+        delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
+        n_honest = None if n_honest is None else integer("n_honest", n_honest, most=MOST_HONEST)
+        super().__init__(epsilon, delta=delta, n_honest=n_honest, **common)
+
+    @property
+    def noise_sd(self) -> float:
+        return self.sigma
+
+    def _of(self, noise: str, releases: str, sums: str) -> str:
+        """The noise in words: of one party's releases, or of all parties that share it."""
+        if self.n_honest is None:
+            return f"{noise} of one party's {releases}"
+        return (
+            f"{noise} of every party, of which nobody learns more than the securely computed {sums}, while at least "
+            f"{self.n_honest} parties added theirs and keep it to themselves"
+        )
+
+    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+        return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
 
 
 class GaussianCounts(Gaussian):
@@ -45,9 +81,6 @@ class GaussianCounts(Gaussian):
     kind = "gaussian"
     own = ("delta",)
 
-    def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
-        super().__init__(epsilon, delta, n_honest, **common)
-
     @property
     def sigma(self) -> float:
         """Sigma of the discrete Gaussian noise of one party; above 1 this is its standard deviation, too."""
@@ -60,11 +93,7 @@ class GaussianCounts(Gaussian):
         return share
 
     def epsilon(self, delta: float = 0.0) -> float:
-        if delta < accounting.SMALLEST_DELTA:
-            return math.inf
-        if self.n_honest is not None:
-            return self._sum_epsilon(self.sigma, delta)
-        return accounting.gaussian_epsilon(self.sigma, delta, self.n_changed, self.records_per_person)
+        return self._sum_epsilon(self.sigma, delta)
 
     @property
     def zcdp_rho(self) -> float:
@@ -83,6 +112,105 @@ class GaussianCounts(Gaussian):
     def _noise(self) -> str:
         noise = f"discrete Gaussian noise of standard deviation {self.sigma:.5g} on every count"
         return self._of(noise, "release", "sum")
+
+
+class GaussianRounds(Gaussian):
+    """Discrete Gaussian noise on all counts, and on the gradients of the rounds that refine the model.
+
+    The guarantee is about all releases of a run together: 1 of counts, `n_rounds` of gradients. Each is a Gaussian
+    mechanism, for any weights that a server may ask with, so their zero-concentrated differential privacy adds up:
+    counts get the share 2 / (n_rounds + 2) of it, from .1 to .6, and the gradients equal shares of the rest.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        As for `GaussianCounts`, for all releases together.
+    n_rounds : int
+        From 1 to 200.
+    n_honest : int, optional
+        As for `GaussianCounts`.
+    **common
+        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for `Mechanism`.
+
+    Examples
+    --------
+    >>> mechanism = GaussianRounds(1.0, 1e-5, n_rounds=18, hash_nnz=16, n_classes=10)
+    >>> mechanism.sigma, round(mechanism.gradient_sigma), round(mechanism.epsilon(1e-5), 3)
+    (51.168, 296400, 1.0)
+    """
+
+    kind = "gaussian-rounds"
+    own = "delta", "n_rounds"
+
+    def __init__(
+        self, epsilon: float, delta: float, n_rounds: int, *, n_honest: int | None = None, **common: Any
+    ) -> None:
+        n_rounds = integer("n_rounds", n_rounds, most=MOST_ROUNDS)
+        super().__init__(epsilon, delta, n_honest=n_honest, n_rounds=n_rounds, **common)
+        integer("n_classes", self.n_classes, least=2)  # the gradient of one class is 0
+
+    @property
+    def counts_share(self) -> float:
+        """Share of the counts in the budget."""
+        return min(max(2 / (self.n_rounds + 2), _LEAST_SHARE), _LARGEST_SHARE)
+
+    @property
+    def gradient_sensitivity(self) -> int:
+        """Largest L2 norm of the change of a sum of gradients by one person."""
+        both_ways = 1 if self.neighbours == "add-remove" else 2
+        return gradient_bound(self.hash_nnz) * self.records_per_person * both_ways
+
+    @property
+    def sigma(self) -> float:
+        """Sigma of one party's noise on each count."""
+        budget = accounting.zcdp_budget(self.target_epsilon, self.delta) * self.counts_share
+        changed, honest = self.n_changed, self.n_honest or 1
+        sigma = self.records_per_person * math.sqrt(changed / honest / (2 * budget))
+        sigma = accounting.digits_up(sigma if self.n_honest is None else max(sigma, 3.0))
+        while accounting.gaussian_rho(sigma, changed, self.records_per_person, honest) > budget:
+            sigma = accounting.digits_up(sigma * 1.0001)
+        return sigma
+
+    @property
+    def gradient_sigma(self) -> float:
+        """Sigma of one party's noise on each entry of a gradient."""
+        budget = accounting.zcdp_budget(self.target_epsilon, self.delta) * (1 - self.counts_share) / self.n_rounds
+        sigma = self.gradient_sensitivity / math.sqrt(2 * budget * (self.n_honest or 1))
+        return accounting.digits_up(max(sigma, _LEAST_SIGMA) * (1 + 1e-9))
+
+    @property
+    def zcdp_rho(self) -> float:
+        honest = self.n_honest or 1
+        counts = accounting.gaussian_rho(self.sigma, self.n_changed, self.records_per_person, honest)
+        whole = self.gradient_sigma * math.sqrt(honest)
+        return counts + self.n_rounds * accounting.vector_rho(whole, self.gradient_sensitivity)
+
+    def epsilon(self, delta: float = 0.0) -> float:
+        return math.inf if delta < accounting.SMALLEST_DELTA else accounting.zcdp_epsilon(self.zcdp_rho, delta)
+
+    def noisy_gradient(self, gradient: npt.NDArray[np.int64], sampler: Sampler | None = None) -> npt.NDArray[np.int64]:
+        """The release of a round, (m, L): the gradient of some samples with the noise of one party."""
+        self.require_feasible()
+        noise = (sampler or self.sampler).gaussian(gradient.size, self.gradient_sigma)
+        return gradient + noise.reshape(gradient.shape)
+
+    def unit_noise(self, n_releases: float) -> float:
+        """Standard deviation that one gradient of unit vectors would have with the noise of so many whole budgets."""
+        alone = self.gradient_sigma * math.sqrt(n_releases * (1 - self.counts_share) / self.n_rounds)
+        return alone / gradient_bound(self.hash_nnz)
+
+    def require_feasible(self) -> None:
+        super().require_feasible()
+        if self.gradient_sigma > 2.0**45:
+            raise ConfigError("epsilon", f"a larger number for {self.n_rounds} rounds", f"{self.target_epsilon:g}")
+
+    def _noise(self) -> str:
+        noise = (
+            f"discrete Gaussian noise of standard deviation {self.sigma:.5g} on every count, and of "
+            f"{self.gradient_sigma:.5g} on every entry of {self.n_rounds} sums of gradients, to which a sample adds "
+            f"integers of an L2 norm of at most {gradient_bound(self.hash_nnz)},"
+        )
+        return self._of(noise, "releases", "sums")
 
 
 class LaplaceCounts(Mechanism):
@@ -197,62 +325,6 @@ class TopTLaplace(Mechanism):
         return released.reshape(array.shape)
 
 
-class SimulatedRelease(Mechanism):
-    """A mechanism with noise from a seed, for repeatable simulations: it protects nobody.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-    seed : int
-        0 <= seed < 2**64. Successive releases differ; the same seed and order give the same ones.
-
-    Examples
-    --------
-    >>> simulated = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=2, n_classes=2), seed=1)
-    >>> simulated.epsilon(), simulated.guarantee()[:27]
-    (inf, 'No privacy: noise from seed')
-    """
-
-    kind = "simulated"
-
-    def __init__(self, mechanism: Mechanism, seed: int) -> None:
-        if not isinstance(mechanism, Mechanism) or isinstance(mechanism, SimulatedRelease):
-            raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
-        self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
-        self.target_epsilon = math.inf
-        for name in (*COMMON, "n_honest", "selects", "n_rounds"):
-            setattr(self, name, getattr(mechanism, name))
-        self.sampler = SeededNoise(self.seed)
-
-    @property
-    def noise_sd(self) -> float:
-        return self.mechanism.noise_sd
-
-    def unit_noise(self, n_releases: float) -> float:
-        return self.mechanism.unit_noise(n_releases)
-
-    def epsilon(self, delta: float = 0.0) -> float:
-        return math.inf
-
-    def guarantee(self) -> str:
-        return (
-            f"No privacy: noise from seed {self.seed}, which anyone can draw again, for simulations only. "
-            f"With noise that nobody knows this would be: {self.mechanism.guarantee()}"
-        )
-
-    def _noise(self) -> str:
-        return self.mechanism._noise()
-
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
-        return self.mechanism._draw(array, sampler)
-
-    def require_noise(self) -> None:
-        return  # a draw would change those that follow
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"mechanism": self.kind, "seed": self.seed, "of": self.mechanism.to_dict()}
-
-
 MECHANISMS: dict[str, type[Mechanism]] = {
     mechanism.kind: mechanism for mechanism in (GaussianCounts, GaussianRounds, LaplaceCounts, TopTLaplace)
 }
@@ -278,91 +350,3 @@ def mechanism_from_dict(values: Any) -> Mechanism:
     if unknown := sorted(set(given) - needed - {*made.optional}):
         raise ConfigError(f"mechanism {kind}", f"the fields {', '.join(sorted(needed))}", f"also {unknown[0][:40]}")
     return made(**given)
-
-
-_SIGNED_FROM = 8  # full steps: with fewer the mean of signed bits is not learned well enough
-
-
-def suggest_spec(
-    epsilon: float,
-    delta: float,
-    n_features: int,
-    n_examples: int,
-    n_classes: int,
-    n_parties: int,
-    *,
-    neighbours: str = "add-remove",
-    records_per_person: int = 1,
-    n_rounds: int = 0,
-    **sizes: Any,
-) -> HashSpec:
-    """Sizes of a hash for counts with the noise of `GaussianCounts`, or of `LaplaceCounts` where delta is 0.
-
-    The sizes are those of `HashSpec.suggest` with the amount of noise: m falls with the number of samples. Laplace
-    noise grows with rho, and not with its square root. There rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L
-    for two parties, at least 64.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-    n_features, n_examples, n_classes : int
-        Public figures of all parties together; rough ones are enough.
-    n_parties : int
-        Each adds its own noise; 1 where all share one (`n_honest` of `GaussianCounts`).
-    neighbours, records_per_person
-        As for `Mechanism`.
-    n_rounds : int, default=0
-        Rounds of `GaussianRounds`, whose sizes are others, see docs/explanation/noisy_refinement.md. Not with delta 0.
-    **sizes
-        Further arguments of `HashSpec.suggest`, which must be public, too.
-
-    Examples
-    --------
-    >>> suggest_spec(1.0, 1e-5, n_features=30, n_examples=10000, n_classes=2, n_parties=2, hash_dim=9600).hash_nnz
-    103
-    """
-    n_parties = integer("n_parties", n_parties, most=LARGEST_SIZE)
-    people = {"neighbours": neighbours, "records_per_person": records_per_person}
-    common: dict[str, Any] = {"n_classes": n_classes, **people}
-    if n_rounds:
-        if delta == 0:
-            raise ConfigError("n_rounds", "0 where delta is 0", n_rounds)
-        n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
-        rounds = GaussianRounds(epsilon, delta, n_rounds, hash_nnz=16, **common)
-        per_unit = rounds.unit_noise(n_parties)
-        return HashSpec.suggest(n_features, n_examples, n_classes, **_of_rounds(n_examples, n_classes, per_unit, sizes))
-    if delta == 0:
-        found = _of_laplace(epsilon, common, n_examples, n_parties, sizes)
-        return HashSpec.suggest(n_features, n_examples, n_classes, **found)
-    per_unit = GaussianCounts(epsilon, delta, hash_nnz=16, **common).unit_noise(n_parties)
-    return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **sizes)
-
-
-def _of_laplace(
-    epsilon: float, common: dict[str, Any], n_examples: int, n_parties: int, sizes: dict[str, Any]
-) -> dict[str, Any]:
-    """Sizes for Laplace noise, but for those that are given."""
-    found = dict(sizes)
-    if found.get("hash_dim") is None:
-        n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
-        per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
-        ideal = n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * common["n_classes"])
-        found["hash_dim"] = int(min(max(ideal, 64), 2**14))
-    if found.get("hash_nnz") is None:
-        found["hash_nnz"] = min(math.isqrt(found["hash_dim"]), 24)
-    return found
-
-
-def _of_rounds(n_examples: int, n_classes: int, noise: float, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Sizes for rounds with the noise of a gradient that is the only release, but for those that are given."""
-    found = dict(sizes)
-    if found.get("hash_dim") is None:
-        found["hash_dim"] = int(min(max(2 * n_examples / noise, 512), 8192))
-    if found.get("hash_nnz") is None:
-        share = 0.05 * math.sqrt(1000 * n_classes * noise / n_examples)
-        found["hash_nnz"] = max(int(found["hash_dim"] * min(max(share, 1 / 64), 0.1)), 1)
-    if found.get("signed") is None:
-        # Sums without signs tell classes on both sides of a centre apart badly; a shift of all features they ignore.
-        is_centred = len(set(found.get("center") or ())) > 1
-        found["signed"] = is_centred or n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
-    return found

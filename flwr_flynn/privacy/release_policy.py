@@ -22,41 +22,48 @@ from dataclasses import dataclass, replace
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy.accounting import shown_bound, zcdp_epsilon
-from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism
-from flwr_flynn.privacy.noise_mechanisms import MECHANISMS, SimulatedRelease
+from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism, SimulatedRelease
+from flwr_flynn.privacy.noise_mechanisms import MECHANISMS
 
 COMPOSITIONS = ("basic", "zcdp")
 
-MOST_RELEASES = 1000
-"""Releases of a ledger, at most: epsilon bounds what they tell, and this the size of the ledger."""
+MOST_RELEASES = 1000  # releases of a ledger, at most: epsilon bounds what they tell, and this the size of the ledger
 
 _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one release. Only a "zcdp" ledger has `rho`; after a cost that `closes` there is no other release."""
+    """The cost of one release. Only by "zcdp" it has a `rho`; after a cost that `closes` there is no other release."""
 
     epsilon: float
     delta: float
     rho: float | None = None
     closes: bool = False
 
-    @classmethod
-    def of(cls, mechanism: Mechanism, composition: str) -> Cost:
-        """The cost of one release; that of a simulated mechanism as if its noise were secret."""
+
+@dataclass(frozen=True)
+class Account:
+    """The account by which costs add up; `delta` is that of all releases together by "zcdp"."""
+
+    composition: str = "basic"
+    delta: float = 0.0
+
+    def cost(self, mechanism: Mechanism | None) -> Cost:
+        """The cost of one release, of a simulated one as if its noise were secret; that of nothing without one."""
+        is_zcdp = self.composition == "zcdp"
+        if mechanism is None:
+            return Cost(0.0, 0.0, 0.0 if is_zcdp else None)
         inner = unseeded(mechanism)
-        rho = inner.zcdp_rho if composition == "zcdp" else None
-        return cls(inner.epsilon(inner.delta), inner.delta, rho)
+        return Cost(inner.epsilon(inner.delta), inner.delta, inner.zcdp_rho if is_zcdp else None)
 
-
-def total_cost(costs: Sequence[Cost], composition: str, delta: float) -> tuple[float, float]:
-    """Epsilon and delta of some releases together."""
-    if not costs:
-        return 0.0, 0.0
-    if composition == "basic" or costs[0].closes:
-        return math.fsum(cost.epsilon for cost in costs), math.fsum(cost.delta for cost in costs)
-    return zcdp_epsilon(math.fsum(cost.rho or 0.0 for cost in costs), delta), delta
+    def total(self, costs: Sequence[Cost]) -> tuple[float, float]:
+        """Epsilon and delta of some releases together."""
+        if not costs:
+            return 0.0, 0.0
+        if self.composition == "basic" or costs[0].closes:
+            return math.fsum(cost.epsilon for cost in costs), math.fsum(cost.delta for cost in costs)
+        return zcdp_epsilon(math.fsum(cost.rho or 0.0 for cost in costs), self.delta), self.delta
 
 
 @dataclass(frozen=True)
@@ -103,12 +110,15 @@ class Policy:
         if one_of("composition", self.composition, COMPOSITIONS) == "zcdp":
             number("max_delta", self.max_delta, above=0, below=1)
 
+    @property
+    def account(self) -> Account:
+        """The account of a ledger that is made by this policy."""
+        return Account(self.composition, self.max_delta if self.composition == "zcdp" else 0.0)
+
     def check(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that this policy does not allow at all."""
         if mechanism.kind not in self.mechanisms:
-            known = ", ".join(self.mechanisms)
-            text = f"policy mechanisms {known}: {mechanism.kind} is not among them"
-            raise PrivacyError("policy mechanisms", known, mechanism.kind, text=text)
+            raise PrivacyError("policy mechanisms", ", ".join(self.mechanisms), mechanism.kind)
         self.check_strength(mechanism)
         if mechanism.is_share and not self.secure_sum:
             text = "policy secure-sum off: asked for a share of the noise only"
@@ -117,29 +127,30 @@ class Policy:
     def check_strength(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that protects less than this policy requires: weaker neighbours, or fewer records."""
         if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
-            text = f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}"
-            raise PrivacyError("policy neighbours", self.neighbours, mechanism.neighbours, text=text)
+            raise PrivacyError("policy neighbours", self.neighbours, mechanism.neighbours)
         if mechanism.records_per_person < self.records_per_person:
-            least, asked = str(self.records_per_person), mechanism.records_per_person
-            text = f"policy records-per-person {least}: asked for {asked}"
-            raise PrivacyError("policy records-per-person", least, asked, text=text)
+            raise PrivacyError("policy records-per-person", str(self.records_per_person), mechanism.records_per_person)
 
     def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
         """The cost of one more release, if it fits; it depends on the requests alone, never on a release."""
-        inner = unseeded(mechanism)
+        inner, account = unseeded(mechanism), self.account
         if earlier and earlier[0].closes:
             raise self._refusal("max-epsilon", "the one release before this took all of it")
         if len(earlier) >= MOST_RELEASES:
             raise PrivacyError("ledger", f"at most {MOST_RELEASES} releases", text="ledger: it is full")
         if self.composition == "basic":  # by the request alone: accounting takes up to seconds
-            asked = Cost(inner.target_epsilon, inner.delta)
-            self._require_room(*total_cost([*earlier, asked], "basic", 0.0))
+            self._require_room(*account.total([*earlier, Cost(inner.target_epsilon, inner.delta)]))
         inner.require_feasible()
-        cost = Cost.of(mechanism, self.composition)
-        epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
+        cost = account.cost(mechanism)
+        epsilon, delta = account.total([*earlier, cost])
         if cost.epsilon == math.inf:  # without a guarantee by itself, it has none by any account
             epsilon = math.inf
-        if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
+        # The rho of Gaussian noise converts back to more than its epsilon: one release of all that the policy allows
+        # would not fit. It may be the first, and is then the last. Policy and first request decide about this branch;
+        # they are the same for neighbouring data, and the guarantee holds in both branches.
+        most_epsilon, most_delta = self.max_epsilon * _ROUNDING, self.max_delta * _ROUNDING
+        is_first = self.composition == "zcdp" and not earlier
+        if is_first and epsilon > most_epsilon >= cost.epsilon and cost.delta <= most_delta:
             cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
         self._require_room(epsilon, delta)
         return cost
@@ -148,13 +159,6 @@ class Policy:
         for name, most, total in (("epsilon", self.max_epsilon, epsilon), ("delta", self.max_delta, delta)):
             if total > most * _ROUNDING:
                 raise self._refusal(f"max-{name}", f"{most:.4g}; with this release it would be {shown_bound(total)}")
-
-    def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
-        # The rho of Gaussian noise converts back to more than its epsilon: one release of all that the policy allows
-        # would not fit. It may be the first, and is then the last. Policy and first request decide about this branch;
-        # they are the same for neighbouring data, and the guarantee holds in both branches.
-        fits = cost.epsilon <= self.max_epsilon * _ROUNDING and cost.delta <= self.max_delta * _ROUNDING
-        return self.composition == "zcdp" and not earlier and fits
 
     def _refusal(self, name: str, figures: str) -> PrivacyError:
         field = f"policy {name}"

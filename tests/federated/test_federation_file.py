@@ -171,7 +171,7 @@ def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
     assert b"Basel" not in b"".join(zipfile.ZipFile(tmp_path / "model.npz").read(name) for name in names(tmp_path))
     ours, theirs = (FlyNNClassifier.load(tmp_path / name) for name in ("f.npz", "model.npz"))
     assert ours.counts_ == theirs.counts_
-    assert ours.decay_ == theirs.decay_ == 0.25
+    assert ours.model_.member.scoring.decay == theirs.model_.member.scoring.decay == 0.25
     with raises(ModelFileError, field="roster", got="none"):
         Federation.load(tmp_path / "model.npz")
 

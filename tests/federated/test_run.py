@@ -145,7 +145,7 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
     steps.step(DUE, failures=dict.fromkeys("0123", "failed: gone"))
     selection = steps.run.state.results["selection"]
     assert (selection.specs, selection.parties, selection.accuracies, selection.accuracy) == ((0,), 0, (), None)
-    assert steps.run.model.decay_ == selection.scorings[0].decay == suggested
+    assert steps.run.model.model_.member.scoring.decay == selection.scorings[0].decay == suggested
     steps.step(DUE)
     assert steps.run.state.results["evaluation"].figures is not None
 
@@ -176,7 +176,8 @@ def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
 
 def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     run = exchange(GRID).rounds(1)
-    assert (run.model.spec_, run.model.decay_) == (GRID[0], suggest_decay(run.counts))
+    member = run.model.model_.member
+    assert (member.spec, member.scoring.decay) == (GRID[0], suggest_decay(run.counts))
     assert run.state.results.keys() == {"counts"}
 
 

@@ -188,7 +188,7 @@ def test_the_model_is_distributed_once() -> None:
     asked = strategy.configure_evaluate(1, NO_PARAMETERS, clients)
     assert sorted(client.cid for client, _ in asked) == ["1", "2"]
     for _, ins in asked:
-        scorings = f'[["balanced", 0.8, {strategy.model.temperature_}, 1.0]]'
+        scorings = f'[["balanced", 0.8, {strategy.model.model_.member.temperature}, 1.0]]'
         more = {"flynn-scorings": scorings, "flynn-n-releases": 0, "flynn-tries": True, "flynn-is-refined": False}
         assert ins.config == {"round": 1, **counting(phase="evaluation"), **more}
         assert decoded(ins.parameters) == strategy.counts

@@ -30,4 +30,7 @@ def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs: Flowe
     model = FlyNNClassifier.load(tmp_path / "model.npz")
     (best,) = fit_members([model.spec_], X, y, 3)
     assert model.counts_.sha256() == best.counts.sha256()
-    assert (model.decay_, model.temperature_) == (best.scoring.decay, best.scoring.temperature)
+    assert (model.model_.member.scoring.decay, model.model_.member.temperature) == (
+        best.scoring.decay,
+        best.scoring.temperature,
+    )

@@ -62,7 +62,9 @@ def test_the_saved_model_is_the_pooled_model(first: tuple[str, Path]) -> None:
     model = FlyNNClassifier.load(folder / "model.npz")
     digits, test = load_dataset("digits"), held_out(1797, 0.2, 0)
     assert model.counts_.sha256() == sha
-    pooled = FlyNNClassifier(spec=model.spec_, decay=model.decay_).fit(digits.X[~test], digits.y[~test])
+    pooled = FlyNNClassifier(spec=model.spec_, decay=model.model_.member.scoring.decay).fit(
+        digits.X[~test], digits.y[~test]
+    )
     assert (pooled.counts_.array == model.counts_.array).all()
     metrics = json.loads((folder / "metrics.json").read_text())
     accuracy = float(

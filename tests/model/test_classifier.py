@@ -92,7 +92,7 @@ def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data)
         assert (error.field, error.expected.endswith("(rescale the features)")) == ("X", True)
         return
     classes, codes = np.unique(codes, return_inverse=True)
-    hashes = oracle.hashes(points, model.hash_)
+    hashes = oracle.hashes(points, model.model_.member.hash)
     counts = oracle.count(hashes, codes, len(classes), spec.hash_dim)
     assert_array_equal(model.counts_.array, counts)
     assert_array_equal(model.predict(points), classes[oracle.predict(hashes, counts, decay)])
@@ -113,11 +113,11 @@ def test_one_shot_batches_and_one_by_one_are_equal(container):
 
 @given(st.lists(st.integers(0, 3), min_size=len(X), max_size=len(X)))
 def test_merging_parties_is_training_on_the_pooled_data(party_of):
-    empty = ClassCounts.zeros(fitted().hash_, 3)
+    empty = ClassCounts.zeros(fitted().model_.member.hash, 3)
     merged = FlyNNClassifier.from_counts(SPEC, empty, LABELS, decay=0.8, temperature=0.5)
     for party in range(4):
         mine = np.array(party_of) == party
-        counts = ClassCounts.from_data(merged.hash_, X[mine], CODES[mine], 3)
+        counts = ClassCounts.from_data(merged.model_.member.hash, X[mine], CODES[mine], 3)
         merged.merge(FlyNNClassifier.from_counts(SPEC, counts, LABELS))
     pooled = fitted(decay=0.8, temperature=0.5)
     assert_array_equal(merged.counts_.array, pooled.counts_.array)
@@ -135,14 +135,14 @@ def test_forgetting_is_never_having_learned(rule):
 
 def test_what_was_not_learned_cannot_be_forgotten():
     model = fitted()
-    before, decay = model.counts_, model.decay_
+    before, decay = model.counts_, model.model_.member.scoring.decay
     for points, labels in [(-X[:1], Y[:1]), (np.tile(X[:1], (100, 1)), np.repeat(Y[:1], 100))]:
         with raises(CountsError, field="difference"):
             model.forget(points, labels)
     with raises(DataError, field="y", got="1 of 2 that are not"):
         model.forget(X[:2], [Y[0], "dog"])
     assert model.counts_ is before
-    assert model.decay_ == decay
+    assert model.model_.member.scoring.decay == decay
 
 
 def test_a_model_that_forgot_everything_predicts_the_first_class():
@@ -163,7 +163,7 @@ def test_the_decay_is_chosen_by_leave_one_out(step):
         left_out = [predicted_left_out(others, points, decay=decay, **scoring) for decay in grid]
         recalls = [balanced_accuracy_score(labels, each) for each in left_out]
         assert len(set(recalls)) > 1
-        assert model.decay_ == grid[int(np.argmax(np.round(recalls, 12)))]
+        assert model.model_.member.scoring.decay == grid[int(np.argmax(np.round(recalls, 12)))]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_unfitted():
 def test_a_spec_fixes_the_hash():
     model = FlyNNClassifier(SPEC, seed=99, signed=False, scaling=None, hash_dim=200).fit(X, Y)
     assert model.spec_ == SPEC
-    assert model.hash_.fingerprint == model.counts_.spec_fingerprint
+    assert model.model_.member.hash.fingerprint == model.counts_.spec_fingerprint
     with raises(SpecError, field="hash_nnz", got=11):
         FlyNNClassifier(SPEC, hash_nnz=11).fit(X, Y)
     with raises(DataError, field="X", expected="5 features", got=4):
@@ -410,7 +410,9 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     recalls = []
     for spec in specs:
         one = FlyNNClassifier(spec=spec).fit(points, labels)
-        alone = FlyNNClassifier(spec=spec, decay=one.decay_, class_weight="balanced")  # by which it is judged
+        alone = FlyNNClassifier(
+            spec=spec, decay=one.model_.member.scoring.decay, class_weight="balanced"
+        )  # by which it is judged
         recalls.append(balanced_accuracy_score(labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())))
     assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
     # The members are the best by the same results, and their weights follow from these.
@@ -437,10 +439,10 @@ def test_temperatures_are_chosen_by_leave_one_out(step):
     others, losses = all_but_one(points, labels), []
     frequencies = np.exp(model.model_.prior)
     for temperature in TEMPERATURES:
-        scoring = {"decay": model.decay_, "temperature": temperature, "class_weight": "balanced"}
+        scoring = {"decay": model.model_.member.scoring.decay, "temperature": temperature, "class_weight": "balanced"}
         posterior = np.array(predicted_left_out(others, points, "predict_proba", **scoring)) * frequencies
         losses.append(log_loss(labels, posterior / posterior.sum(axis=1, keepdims=True)))
-    assert losses[TEMPERATURES.index(model.temperature_)] < min(losses) + 1e-5
+    assert losses[TEMPERATURES.index(model.model_.member.temperature)] < min(losses) + 1e-5
     assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
 
 
@@ -460,10 +462,10 @@ def test_units_do_not_matter(factor):
 
 def test_merging_nothing_changes_nothing():
     model = fitted()
-    before = model.decay_, model.temperature_
-    empty = FlyNNClassifier.from_counts(SPEC, ClassCounts.zeros(model.hash_, 3), LABELS)
+    before = model.model_.member.scoring.decay, model.model_.member.temperature
+    empty = FlyNNClassifier.from_counts(SPEC, ClassCounts.zeros(model.model_.member.hash, 3), LABELS)
     model.merge(empty)
-    assert (model.decay_, model.temperature_) == before
+    assert (model.model_.member.scoring.decay, model.model_.member.temperature) == before
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
@@ -561,7 +563,7 @@ def test_counts_from_elsewhere():
     model.partial_fit(X, Y).forget(X, Y)
     assert model.counts_ == moved
     auto = FlyNNClassifier.from_counts(SPEC, counts, LABELS)
-    assert auto.decay_ == suggest_decay(counts)
+    assert auto.model_.member.scoring.decay == suggest_decay(counts)
     assert clone(auto).fit(X, Y).counts_ == counts
 
 
@@ -576,20 +578,20 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
         "temperature": 0.3,
     }
     assert_array_equal(made.predict_proba(X), given.predict_proba(X))
-    assert made.forget(X[:9], Y[:9]).decay_ == 0.6
+    assert made.forget(X[:9], Y[:9]).model_.member.scoring.decay == 0.6
     again = FlyNNClassifier.from_model(given.model_, decay="auto", temperature="auto")
-    assert again.decay_ == 0.6
-    assert again.forget(X[:9], Y[:9]).decay_ == suggest_decay(again.counts_, "novelty")
+    assert again.model_.member.scoring.decay == 0.6
+    assert again.forget(X[:9], Y[:9]).model_.member.scoring.decay == suggest_decay(again.counts_, "novelty")
     member = given.model_.member
     two = FlyNNClassifier.from_model(Model((member, member), LABELS))  # whose parameters are nobody's alone
     assert (two.spec, two.decay, two.temperature, two.rule) == (None, "auto", "auto", "novelty")
     assert (two.n_features_in_, two.classes_.tolist()) == (5, LABELS.tolist())
-    for name in ("counts_", "spec_", "hash_", "decay_", "temperature_"):
+    for name in ("counts_", "spec_"):
         assert not hasattr(two, name)
         with raises(DataError, field="members", got="2"):
             getattr(two, name)
     bare = ModelMember(SPEC, member.counts, ScoringRule("novelty", 0.5))
-    assert FlyNNClassifier.from_model(Model((bare,), LABELS)).temperature_ == 0.2
+    assert FlyNNClassifier.from_model(Model((bare,), LABELS)).model_.member.temperature == 0.2
 
 
 def test_parameters_set_after_the_fit_do_not_change_its_model():

@@ -18,9 +18,20 @@ from sklearn.datasets import load_digits, make_classification
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.gram import LARGEST_CLASS_WEIGHT, GramMatrix, LearnedGram, class_weights, gram_specs
-from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT, LEVELS, MOST_ROWS, GramScoring, checked_gram_specs, responses
-from flwr_flynn.model.selection import content_shares
+from flwr_flynn.model.gram import (
+    LARGEST_CLASS_WEIGHT,
+    LARGEST_WEIGHT,
+    LEVELS,
+    MOST_ROWS,
+    GramMatrix,
+    GramScoring,
+    LearnedGram,
+    checked_gram_specs,
+    class_weights,
+    gram_specs,
+    responses,
+)
+from flwr_flynn.model.portable import content_shares
 from tests import oracle
 from tests.raising import raises
 

@@ -53,7 +53,7 @@ def test_models_come_back_from_files(rule, max_members, tmp_path):
     if max_members == 1:
         assert loaded.counts_ == model.counts_
         assert loaded.spec_ == model.spec_
-        assert loaded.decay_ == model.decay_
+        assert loaded.model_.member.scoring.decay == model.model_.member.scoring.decay
     assert_array_equal(loaded.predict(X), model.predict(X))
     assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
     loaded.save(tmp_path / "second")
@@ -106,7 +106,7 @@ def test_altered_files_are_refused_or_say_the_same(path, mask):
         survivors += 1
         assert loaded.counts_ == model.counts_
         assert loaded.spec_ == model.spec_
-        assert (loaded.decay_, loaded.rule) == (model.decay_, model.rule)
+        assert (loaded.model_.member.scoring.decay, loaded.rule) == (model.model_.member.scoring.decay, model.rule)
         assert_array_equal(loaded.classes_, model.classes_)
     assert survivors < len(content) / 4
 

@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
 from flwr_flynn.model import selection
-from flwr_flynn.model.selection import batches_of_kept, content_shares, kept
+from flwr_flynn.model.portable import content_shares
+from flwr_flynn.model.selection import kept
 
 WORD = 2**64
 ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(allow_nan=False, allow_infinity=False)
@@ -119,14 +120,3 @@ def test_shares_are_uniform(d):
     grid = np.stack(np.meshgrid(*[np.arange(1, 28)] * 3), -1).reshape(-1, 3)  # small integers differ in few bits
     counts = np.bincount((content_shares(grid) * 64).astype(int), minlength=64)
     assert chisquare(counts).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("n_columns", [1, 5000])
-@pytest.mark.parametrize("n_per_class", [[50, 50], [2000, 90]])
-def test_batches_hold_what_is_kept_in_its_order_and_few_samples_that_are_long(n_columns, n_per_class):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(100, n_columns)), np.arange(100) % 2
-    found = list(batches_of_kept(X, y, np.array(n_per_class), 100, most=30))
-    assert_array_equal(np.concatenate(found), np.flatnonzero(kept(X, y, np.array(n_per_class), 100)))
-    assert max(map(len, found)) == (26 if n_columns > 1 else 30)
-    assert list(batches_of_kept(X[:0], y[:0], np.array(n_per_class), 100)) == []

@@ -11,11 +11,10 @@ import pytest
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.noisy_rounds import gradient_bound
-from flwr_flynn.privacy import GaussianRounds, mechanism_from_dict
+from flwr_flynn.privacy import GaussianRounds, mechanism_from_dict, suggest_spec
 from flwr_flynn.privacy.accounting import digits_up, zcdp_budget, zcdp_epsilon
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.mechanism import SeededNoise
-from flwr_flynn.privacy.noise_mechanisms import suggest_spec
 from tests.raising import raises
 
 pytest.importorskip("dp_accounting")

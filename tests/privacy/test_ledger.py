@@ -22,18 +22,10 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import (
-    GaussianCounts,
-    LaplaceCounts,
-    SimulatedRelease,
-    ledger_folder,
-    ledger_format,
-    mechanism,
-    release_policy,
-)
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_files, mechanism, release_policy
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.ledger_format import LedgerFile
+from flwr_flynn.privacy.ledger_files import LedgerFile
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 2, "n_classes": 2}
@@ -235,7 +227,7 @@ def forge(change):
         content = json.loads((path / "ledger.json").read_text())
         content["entries"] = change(content["entries"])
         del content["sha256"]
-        content["sha256"] = ledger_format.digest_of(content)
+        content["sha256"] = ledger_files.digest_of(content)
         (path / "ledger.json").write_text(json.dumps(content))
         with suppress(TypeError, KeyError):
             ledger = LedgerFile(content["composition"], content["delta"], content["data_path"], content["entries"])
@@ -399,9 +391,8 @@ def test_a_ledger_is_the_partys_own_to_read(path):
 
 def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, monkeypatch):
     """With a folder that vanishes, both the ledger and what tells that there was one would."""
-    settled, settle = [], budget.settle
-    for module in (budget, ledger_folder):
-        monkeypatch.setattr(module, "settle", lambda folder: (settled.append(folder), settle(folder)))
+    settled, settle = [], ledger_files.settle
+    monkeypatch.setattr(ledger_files, "settle", lambda folder: (settled.append(folder), settle(folder)))
     answer(open_budget(tmp_path / "new" / "newer" / "state"), laplace(), HERE)
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled

@@ -17,7 +17,7 @@ from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, TopTLaplace, accounting
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.privacy.release_policy import Cost, Policy, total_cost
+from flwr_flynn.privacy.release_policy import Account, Policy
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 16, "n_classes": 2}
@@ -89,7 +89,7 @@ def test_basic_admits_no_more_than_its_sums(bounds, requests):
     delta = sum(Fraction(request.delta) for request in which)
     assert epsilon <= Fraction(bounds["max_epsilon"] * ROUNDING)
     assert delta <= Fraction(bounds["max_delta"] * ROUNDING)
-    assert total_cost(costs, "basic", 0.0) == (pytest.approx(float(epsilon)), pytest.approx(float(delta)))
+    assert Account("basic", 0.0).total(costs) == (pytest.approx(float(epsilon)), pytest.approx(float(delta)))
     assert not any(cost.closes for cost in costs)
     for request in REQUESTS:  # and what is refused does not fit
         if not admits(policy, request, costs):
@@ -118,12 +118,12 @@ def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
         assert only.epsilon(only.delta) <= most * ROUNDING
         assert only.delta <= delta * ROUNDING
         assert delta_of(rho, most) > delta * (1 - 1e-6)
-        assert total_cost(costs, "zcdp", delta) == (only.epsilon(only.delta), only.delta)
+        assert Account("zcdp", delta).total(costs) == (only.epsilon(only.delta), only.delta)
         assert not any(admits(policy, request, costs) for request in REQUESTS)
         return
     assert delta_of(rho, most) <= delta * (1 + 1e-6)
     if costs:
-        epsilon, at = total_cost(costs, "zcdp", delta)
+        epsilon, at = Account("zcdp", delta).total(costs)
         assert (epsilon <= most * ROUNDING, at) == (True, delta)
         assert epsilon == 0 or delta_of(rho, epsilon) == pytest.approx(delta, rel=1e-4)
     for request in REQUESTS:
@@ -138,7 +138,7 @@ def test_the_total_does_not_depend_on_the_order(composition, requests, draw):
     costs, which = admitted(policy, requests)
     assert len(which) == len(requests)
     shuffled = draw.sample(requests, len(requests))
-    assert total_cost(admitted(policy, shuffled)[0], composition, 0.1) == total_cost(costs, composition, 0.1)
+    assert Account(composition, 0.1).total(admitted(policy, shuffled)[0]) == Account(composition, 0.1).total(costs)
 
 
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
@@ -165,7 +165,7 @@ def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(tmp_path_
             assert ledger.spent() == before
         else:
             costs.append(policy.admit(request, costs))
-        assert ledger.spent() == total_cost(costs, composition, 2e-5)
+        assert ledger.spent() == Account(composition, 2e-5).total(costs)
 
 
 # The parameter
@@ -224,8 +224,8 @@ def test_laplace_noise_is_of_the_stated_parameter(scale):
 def test_the_parameter_of_every_mechanism(mechanism):
     assert float(rho_of(mechanism)) <= mechanism.zcdp_rho <= float(rho_of(mechanism)) * (1 + 1e-9)
     assert SimulatedRelease(mechanism, 1).zcdp_rho == math.inf
-    assert Cost.of(SimulatedRelease(mechanism, 1), "zcdp") == Cost.of(mechanism, "zcdp")
-    assert Cost.of(mechanism, "basic").rho is None
+    assert Account("zcdp", 1e-5).cost(SimulatedRelease(mechanism, 1)) == Account("zcdp", 1e-5).cost(mechanism)
+    assert Account().cost(mechanism).rho is None
 
 
 @pytest.mark.parametrize("rho", [1e-7, 1e-3, 0.02, 0.5, 4.0, 300.0])
@@ -257,7 +257,7 @@ def test_twenty_noisy_releases_cost_about_what_they_give_away():
     assert len(admitted(Policy(1.0, delta), 20 * [run])[0]) == 5
     # The exact account of 20 runs that were all fixed beforehand: one composition of all entries of all of them.
     tight = accounting.gaussian_epsilon(run.sigma, delta, 20 * run.n_changed)
-    total, at = total_cost(costs, "zcdp", delta)
+    total, at = Account("zcdp", delta).total(costs)
     print(f"20 runs of (.2, 1e-6) at delta {delta:g}: filter {total:.3f}, exact {tight:.3f}, basic 4")
     assert tight < total < 1.12 * tight
     assert at == delta

@@ -92,7 +92,7 @@ def test_the_order_of_the_parties_does_not_matter():
     shuffled = [parties[i] for i in np.random.default_rng(5).permutation(23)]
     one, other = (run(order) for order in (parties, shuffled))
     assert one.model.counts_ == other.model.counts_
-    assert one.model.decay_ == other.model.decay_
+    assert one.model.model_.member.scoring.decay == other.model.model_.member.scoring.decay
     assert one.traffic == other.traffic
 
 
@@ -135,7 +135,7 @@ def test_ray_gives_the_bits_of_one_process(on_ray):
     here, there = run(parties), run(parties, on_ray)
     assert there.model.counts_ == here.model.counts_ == pooled()
     assert there.traffic.asked == 17
-    assert there.model.decay_ == here.model.decay_
+    assert there.model.model_.member.scoring.decay == here.model.model_.member.scoring.decay
     assert len(there.party_seconds) == 17
 
 

@@ -5,7 +5,7 @@ An answer has the confusion matrix, histograms of the predicted probabilities, a
 not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
 few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
 
-A party may keep the model with its own class frequencies in the place of those of all, see `model.class_prior`. Its
+A party may keep the model with its own class frequencies in the place of those of all, see `model.model`. Its
 answer has a second confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these
 depends on the split.
 

@@ -30,14 +30,16 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
+    LEVELS,
     N_FOLDS,
     GramMatrix,
+    GramScoring,
+    checked_gram_specs,
     class_weights,
     fold_sizes,
     gram_specs,
     memory_of_gram,
 )
-from flwr_flynn.model.gram_scoring import LEVELS, GramScoring, checked_gram_specs
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 

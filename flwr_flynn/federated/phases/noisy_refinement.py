@@ -30,7 +30,6 @@ from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Array, Config, R
 from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, counted_member, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.noisy_rounds import CENTRE, LARGEST_WEIGHT, Descent, NoisyGradient
 from flwr_flynn.privacy import GaussianRounds
@@ -119,7 +118,7 @@ def _descent(state: RunState, number: int) -> Descent:
         return result.descent
     totals: CountsOfSpecs = state.results["counts"]
     counts, mechanism = totals.parts[0], rounds_of(state.run_spec)
-    n_releases = noise_record.variance(counts.noise) / mechanism.noise_sd**2
+    n_releases = counts.noise_variance / mechanism.noise_sd**2
     return Descent.of(counts, mechanism.n_rounds, mechanism.unit_noise(n_releases))
 
 

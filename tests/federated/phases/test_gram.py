@@ -28,18 +28,21 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import (
+    LARGEST_BIAS,
     LARGEST_CLASS_WEIGHT,
+    LARGEST_WEIGHT,
+    LEVELS,
     GramMatrix,
+    GramScoring,
     LearnedGram,
     class_weights,
     fold_sizes,
     gram_specs,
     memory_of_gram,
 )
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, LEVELS, GramScoring
 from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
+from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.model.selection import content_shares
 from tests.fakes import evaluation_of
 from tests.federated.runs import DUE, Exchange, in_process, refusal
 from tests.memory import traced

@@ -181,7 +181,7 @@ def test_without_noise_to_speak_of_rounds_are_those_of_the_pooled_samples(tmp_pa
         members = parties(tmp_path / f"{n}", n)
         # The steps follow from the noise, which is of as many releases: the same for all, here.
         monkeypatch.setattr(GaussianRounds, "unit_noise", lambda self, n_releases: 1.0)
-        monkeypatch.setattr("flwr_flynn.model.noise_record.variance", lambda noise: 1.0)
+        monkeypatch.setattr(ClassCounts, "noise_variance", 1.0)
         models.append(federate(RunOptions(**options()), members).model.model_.refined)
     for model in models[1:]:
         assert_array_equal(model, models[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from dataclasses import asdict
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.testing import assert_array_equal
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import CountsError
 from flwr_flynn.model.candidates import decay_grid, suggest_decay
-from flwr_flynn.model.noise_record import Release, combine, denoised, release_name, variance
+from flwr_flynn.model.counts import Release, release_name
 from flwr_flynn.model.scoring import ScoringRule, class_novelty, class_scores
 from flwr_flynn.model.selection import leave_one_out_tables
 from tests.raising import raises
@@ -104,7 +105,7 @@ def test_whatever_the_noise_counts_can_be_read_out(rule, scale, selected):
 def test_read_outs_clip_after_the_sum():
     clipped = np.array([[4, 0, 0], [0, 0, 2]])
     counts = noisy([[9, 0, 3], [0, 0, 0]], 0) + noisy([[-5, -1, -4], [-1, 0, 2]], 1)
-    assert_array_equal(denoised(counts.array, counts.n_per_class)[0], clipped)
+    assert_array_equal(counts.nonnegative()[0], clipped)
     assert_array_equal(class_novelty(counts, [[0, 1]], 0.5), [[(0.5**4 + 1) / 2, 1]])
 
 
@@ -149,8 +150,8 @@ def test_noise_is_checked(noise):
     ],
 )
 def test_a_release_is_checked(field, bad):
-    good = Release(NAMES[0], 2.0, -3, True).to_dict()
-    assert Release.from_dict(json.loads(json.dumps(good))).to_dict() == good
+    good = asdict(Release(NAMES[0], 2.0, -3, True))
+    assert asdict(Release.from_dict(json.loads(json.dumps(good)))) == good
     with raises(CountsError, field=f"release {field}"):
         Release.from_dict(good | {field: bad})
     for values in (None, [], {}, good | {"more": 1}, {name: good[name] for name in good if name != field}):
@@ -159,10 +160,11 @@ def test_a_release_is_checked(field, bad):
 
 
 def test_combining_is_linear():
-    a, b = (Release(NAMES[0], 2.0),), (Release(NAMES[0], 2.0, times=3), Release(NAMES[1], 5.0))
-    assert variance(combine(a, b, 1)) == 16 * 2.0 + 5.0
-    assert variance(combine(a, b, -1)) == 4 * 2.0 + 5.0
-    assert combine(combine(a, b, 1), b, -1) == a
+    zeros = np.zeros((2, 3), int)
+    a, b = noisy(zeros, 0, 2.0), noisy(zeros, 0, 2.0, times=3) + noisy(zeros, 1, 5.0)
+    assert (a + b).noise_variance == 16 * 2.0 + 5.0
+    assert (a - b).noise_variance == 4 * 2.0 + 5.0
+    assert ((a + b) - b).noise == a.noise
 
 
 def test_a_name_is_of_shape_and_values():
