@@ -233,8 +233,8 @@ class Model:
         """The same, (n, L), with all classes taken for equally frequent.
 
         The mean of the log probabilities of the parts, by their weights; of a refined model log odds, see
-        `refined_scores`. With a Gram matrix the mean is multiplied by the root of 2 / L: of many classes, the
-        discriminant scores of a sample differ most in those of its own class, of which the pooled covariance has little.
+        `refined_scores`. With a Gram matrix the mean is multiplied by the root of 2 / L: of many classes, discriminant
+        scores of a sample differ most in those of its own class, of which the pooled covariance has little.
         """
         if self.refined is not None:
             active = self.member.hash.active(X, n_jobs=n_jobs)
