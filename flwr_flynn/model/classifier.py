@@ -24,7 +24,7 @@ from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS, GramMatrix, LearnedGram, gram_specs
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes, counted_prior
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, complete
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
@@ -341,9 +341,6 @@ class FlyNNClassifier(FittedEstimator):
             parts: dict[str, Any] = {"members": members, "gram": getattr(gram, "scoring", None)}
             self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, **parts), gram
         self.model_ = replace(self.model_, prior=self._counted_prior(self.model_.members, self.classes_))
-
-    def _counted_prior(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> Floats | None:
-        return counted_prior(members[0].counts, checked_weight(self.class_weight, self.rule, classes))
 
     def _first_samples(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any], Schema | None]:
         """Validated samples and labels of a first fit, and the schema learned of samples that are no plain numbers."""

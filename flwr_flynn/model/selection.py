@@ -60,9 +60,8 @@ def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n
     if (shares[n_per_class > 0] == 1.0).all():
         return np.ones(len(y), np.bool_)
     mask = np.zeros(len(y), np.bool_)
-    step = max(1, _BATCH // max(X.shape[1], 1))
-    for first in range(0, len(y), step):
-        mask[first : first + step] = content_shares(X[first : first + step]) < shares[y[first : first + step]]
+    for rows in batches(len(y), max(1, _BATCH // max(X.shape[1], 1))):
+        mask[rows] = content_shares(X[rows]) < shares[y[rows]]
     return mask
 
 
