@@ -17,7 +17,7 @@ the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from numba import njit
 
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
+from flwr_flynn.hashing.flyhash import FlyHash, Progress, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
@@ -116,12 +116,8 @@ def leave_one_out_tables(
 
 
 def hashed_batches(
-    hasher: FlyHash,
-    X: Any,
-    y: npt.NDArray[np.int64],
-    n_jobs: int | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> Iterator[tuple[Active, npt.NDArray[np.int64]]]:
+    hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None, progress: Progress | None = None
+) -> Iterator[tuple[Active, Table]]:
     """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
