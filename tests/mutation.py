@@ -37,6 +37,7 @@ NEAREST = {
     "federated/phases/test_columns federated/phases/test_selection flower/test_noisy_runs",
     "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
     "privacy/ledger": "privacy/test_ledger privacy/test_release_policy federated/test_party",
+    "privacy/ledger_files": "privacy/test_ledger privacy/test_release_policy federated/test_party",
     "privacy/mechanism": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
     "privacy/noise_mechanisms": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
 }

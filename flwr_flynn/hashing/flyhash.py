@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
 
 Array = npt.NDArray[Any]
+Samples: TypeAlias = npt.ArrayLike | sp.sparray | sp.spmatrix
+Progress = Callable[[int], object]  # takes the number of samples of each chunk that is done
 
 
 class FlyHash:
@@ -181,7 +183,7 @@ class FlyHash:
             return flynn_hash, (self.spec,)
         return FlyHash.from_rows, (self.rows, self.n_features, self.hash_nnz, self.signs)
 
-    def active(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, n_jobs: int | None = None) -> npt.NDArray[np.int32]:
+    def active(self, X: Samples, n_jobs: int | None = None) -> npt.NDArray[np.int32]:
         """Compute the active bits of samples: (n, hash_nnz) int32, ascending in each row.
 
         Parameters
@@ -206,7 +208,7 @@ class FlyHash:
         self._over_chunks(samples.shape[0], work, n_jobs)
         return out
 
-    def graded(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
+    def graded(self, X: Samples, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
         """Compute the graded responses of samples, (n, hash_dim) uint8 from 0 to 15, see `hashing.graded`.
 
         Parameters and errors are those of `active`. Memory is needed for all grades.
@@ -246,12 +248,7 @@ class FlyHash:
         return good
 
     def count(
-        self,
-        X: npt.ArrayLike | sp.sparray | sp.spmatrix,
-        y: npt.ArrayLike,
-        n_classes: int,
-        n_jobs: int | None = None,
-        progress: Callable[[int], object] | None = None,
+        self, X: Samples, y: npt.ArrayLike, n_classes: int, n_jobs: int | None = None, progress: Progress | None = None
     ) -> npt.NDArray[np.int64]:
         """Count the samples of each class with each bit active, (n_classes, hash_dim) int64: Algorithm 1.
 

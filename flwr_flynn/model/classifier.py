@@ -24,7 +24,7 @@ from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS, GramMatrix, LearnedGram, gram_specs
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes, counted_prior
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, complete
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
@@ -106,9 +106,7 @@ class FlyNNClassifier(FittedEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "spec": [HashSpec, None],
-        "hash_dim": [Interval(Integral, 1, None, closed="left"), None],
-        "row_nnz": [Interval(Integral, 1, None, closed="left"), None],
-        "hash_nnz": [Interval(Integral, 1, None, closed="left"), None],
+        **{name: [Interval(Integral, 1, None, closed="left"), None] for name in ("hash_dim", "row_nnz", "hash_nnz")},
         "signed": [StrOptions({"auto"}), "boolean"],
         "scaling": [StrOptions({"auto"}), tuple, list, None],
         "decay": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
@@ -117,12 +115,10 @@ class FlyNNClassifier(FittedEstimator):
         "seed": [Interval(Integral, 0, 2**64 - 1, closed="both")],
         "n_jobs": [Integral, None],
         "effort": [StrOptions(set(EFFORTS))],
-        "max_members": [Interval(Integral, 1, None, closed="left")],
         "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
-        "min_examples": [Interval(Integral, 1, None, closed="left")],
+        **{name: [Interval(Integral, 1, None, closed="left")] for name in ("max_members", "min_examples")},
         "class_weight": [dict, StrOptions({"balanced"}), None],
-        "ignore": [tuple, list],
-        "keep": [tuple, list],
+        **{name: [tuple, list] for name in ("ignore", "keep")},
     }
 
     _gram: LearnedGram | None = None  # of `fit`, with sums that later samples change
@@ -186,23 +182,20 @@ class FlyNNClassifier(FittedEstimator):
         counts: ClassCounts,
         classes: npt.ArrayLike,
         *,
-        decay: str | float = "auto",
-        rule: str = "balanced",
-        temperature: str | float = "auto",
-        class_weight: dict[Any, float] | str | None = None,
         feature_names: Sequence[str] | None = None,
         guarantee: str | None = None,
+        **parameters: Any,
     ) -> Self:
         """Fitted classifier of given counts.
 
         `classes`, (L,), has the label of each row of the counts, in any order, which becomes that of `classes_`. Other
-        parameters are those of the class and of `Model`. A `SpecError` refuses counts of a different hash.
+        arguments are those of `Model` and parameters of the class. A `SpecError` refuses counts of a different hash.
         """
-        self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature, class_weight=class_weight)
+        self = cls(spec=spec, **parameters)
         member = ModelMember(spec, counts, self._scoring(counts))
         model = Model((member,), np.asarray(classes), feature_names, guarantee)
         model = replace(model, prior=self._counted_prior(model.members, model.classes))
-        return cls.from_model(model, decay=decay, temperature=temperature, class_weight=class_weight)
+        return cls.from_model(model, **self.get_params())
 
     @classmethod
     def from_model(cls, model: Model, **parameters: Any) -> Self:
@@ -341,9 +334,6 @@ class FlyNNClassifier(FittedEstimator):
             parts: dict[str, Any] = {"members": members, "gram": getattr(gram, "scoring", None)}
             self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, **parts), gram
         self.model_ = replace(self.model_, prior=self._counted_prior(self.model_.members, self.classes_))
-
-    def _counted_prior(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> Floats | None:
-        return counted_prior(members[0].counts, checked_weight(self.class_weight, self.rule, classes))
 
     def _first_samples(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any], Schema | None]:
         """Validated samples and labels of a first fit, and the schema learned of samples that are no plain numbers."""

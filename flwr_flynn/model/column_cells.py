@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.rank_codes import GAP, KEY_BITS, N_EDGES, keys_of
 
 Integers = npt.NDArray[np.int64]
@@ -31,12 +32,10 @@ def floor_of(min_examples: int) -> int:
     return 4 if min_examples in (2, 3) else min_examples
 
 
-def batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
+def dense_batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
     """Samples and labels, some at a time, dense."""
-    step = max(1, _BATCH // X.shape[1])
-    for first in range(0, X.shape[0], step):
-        rows = X[first : first + step]
-        yield rows.toarray() if sp.issparse(rows) else rows, y[first : first + step]
+    for rows in batches(X.shape[0], max(1, _BATCH // X.shape[1])):
+        yield X[rows].toarray() if sp.issparse(X) else X[rows], y[rows]
 
 
 def cells_of(X: npt.NDArray[Any], y: Integers, n_classes: int) -> tuple[Integers, Integers]:
@@ -56,7 +55,7 @@ def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Inte
     weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
     if _fits_table(X, len(kept)):
         table = np.zeros((len(kept), d, 256), np.int64)
-        for rows, codes in batches(X, y):
+        for rows, codes in dense_batches(X, y):
             _count_values(np.ascontiguousarray(rows).view(np.uint8), np.ascontiguousarray(codes), table)
         table[kept == 0] = 0
         for label in labels:

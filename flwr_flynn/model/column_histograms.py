@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, GAP, KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
-from flwr_flynn.model.column_cells import SHARED, batches, cells_of, coarse, floor_of, floored_cells, summed
+from flwr_flynn.model.column_cells import SHARED, cells_of, coarse, dense_batches, floor_of, floored_cells, summed
 from flwr_flynn.model.counts import Additive
 
 Integers = npt.NDArray[np.int64]
@@ -102,7 +102,7 @@ class ColumnHistograms(Additive):
             kept[kept < least] = 0
             return cls(d, kept, *floored_cells(X, y, kept, least))
         sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
-        for rows, labels in batches(X, y):
+        for rows, labels in dense_batches(X, y):
             sums.append(cls(d, np.bincount(labels, minlength=n_classes), *cells_of(rows, labels, n_classes)))
             # Sums of about as many cells are added, so that a cell goes through log2 of the number of batches.
             while len(sums) > 1 and len(sums[-2].cells) < 2 * len(sums[-1].cells):

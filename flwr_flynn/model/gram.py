@@ -171,7 +171,7 @@ class GramMatrix(Tables):
         specs: Sequence[HashSpec],
         weights: Sequence[int],
         X: Any,
-        y: npt.NDArray[np.int64],
+        y: Table,
         n_jobs: int | None = None,
         progress: Any = None,
     ) -> GramMatrix:

@@ -85,13 +85,10 @@ class ModelMember:
         """Hash of the specification, cached."""
         return flynn_hash(self.spec)
 
-    def scores(self, active: npt.ArrayLike) -> Scores:
-        """Scores of samples, (n, L) float64, from their active bits, (n, rho) integers; see `class_scores`."""
-        return class_scores(self.counts, active, self.scoring)
-
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log odds of the classes, (n, L) float64, times the temperature, for samples, (n, d)."""
-        return log_odds(self.scores(self.hash.active(X, n_jobs=n_jobs)), self.spec.hash_nnz)
+        scores = class_scores(self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring)
+        return log_odds(scores, self.spec.hash_nnz)
 
     @property
     def temperature(self) -> float:
@@ -99,9 +96,9 @@ class ModelMember:
         chosen = self.scoring.temperature
         return SUGGESTED_TEMPERATURE if chosen is None else chosen
 
-    def novelty(self, active: npt.ArrayLike) -> Scores:
-        """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
-        return class_novelty(self.counts, active, self.scoring.decay)
+    def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Novelty of samples, (n, d), to each class, (n, L) float64; see `class_novelty`."""
+        return class_novelty(self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring.decay)
 
 
 class _NoSuchMemberError(DataError, AttributeError):
@@ -265,7 +262,7 @@ class Model:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
-            total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
+            total += member.weight * member.novelty(X, n_jobs)
         total /= sum(member.weight for member in self.members)
         return total
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -23,7 +23,7 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, class_codes, own_prior
+from flwr_flynn.model.model import Model, ModelMember, checked_weight, class_codes, counted_prior, own_prior
 from flwr_flynn.model.model_html import model_html
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
@@ -38,6 +38,8 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     model_: Model
     n_jobs: int | None
+    rule: str
+    class_weight: dict[Any, float] | str | None
 
     # -------- the parts of the model
 
@@ -150,9 +152,9 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         changed.model_ = replace(self.model_, prior=prior)
         return changed
 
-    def _counted_prior(self, members: Any, classes: npt.NDArray[Any]) -> Floats | None:
+    def _counted_prior(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> Floats | None:
         """Prior of the counts by the estimator's `class_weight`."""
-        raise NotImplementedError
+        return counted_prior(members[0].counts, checked_weight(self.class_weight, self.rule, classes))
 
     # -------- files
 

@@ -33,6 +33,7 @@ from numba import njit
 
 from flwr_flynn._validation import number, one_of
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
 
@@ -223,8 +224,7 @@ def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scor
 
 def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
     """Slices of the samples, each of a bounded number of scores."""
-    step = max(1, BLOCK // n_classes)
-    return (slice(first, first + step) for first in range(0, n_samples, step))
+    return batches(n_samples, max(1, BLOCK // n_classes))
 
 
 def _restrict(counts: Counts, active: Active) -> tuple[Counts, Active]:

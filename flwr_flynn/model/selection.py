@@ -17,7 +17,7 @@ the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from numba import njit
 
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
+from flwr_flynn.hashing.flyhash import FlyHash, Progress, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
@@ -60,9 +60,8 @@ def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n
     if (shares[n_per_class > 0] == 1.0).all():
         return np.ones(len(y), np.bool_)
     mask = np.zeros(len(y), np.bool_)
-    step = max(1, _BATCH // max(X.shape[1], 1))
-    for first in range(0, len(y), step):
-        mask[first : first + step] = content_shares(X[first : first + step]) < shares[y[first : first + step]]
+    for rows in batches(len(y), max(1, _BATCH // max(X.shape[1], 1))):
+        mask[rows] = content_shares(X[rows]) < shares[y[rows]]
     return mask
 
 
@@ -117,12 +116,8 @@ def leave_one_out_tables(
 
 
 def hashed_batches(
-    hasher: FlyHash,
-    X: Any,
-    y: npt.NDArray[np.int64],
-    n_jobs: int | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> Iterator[tuple[Active, npt.NDArray[np.int64]]]:
+    hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None, progress: Progress | None = None
+) -> Iterator[tuple[Active, Table]]:
     """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]

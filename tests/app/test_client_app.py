@@ -188,7 +188,7 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     unnamed = private_fit(context(allowed | {"max-epsilon": 9.0}), noisy())[2][REFUSED]
     assert unnamed.startswith("feature_names: ")  # the columns of the file have names: positions may differ elsewhere
     seeded = noisy(SimulatedRelease(LAPLACE, 1))
-    assert private_fit(context(allowed), seeded)[2][REFUSED].startswith("policy mechanisms ")
+    assert private_fit(context(allowed), seeded)[2][REFUSED].startswith("policy mechanisms: expected ")
 
 
 @pytest.mark.parametrize(
