@@ -17,7 +17,6 @@ from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_verbs
 from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES, Dialect
-from flwr_flynn.app.report import page
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.tables.texts import DATE_FORMATS
 
@@ -45,8 +44,6 @@ def _run(options: argparse.Namespace) -> int:
     verb = options.verb
     if verb == "show":
         return cli_verbs.show(options.model, as_json=options.json)
-    if verb == "report":
-        return page.show(options.metrics)
     separator = SEPARATOR_NAMES.get(options.separator, "")
     dialect = Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
     if verb == "try":
@@ -119,9 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("show", help="what a model file holds")
     verb.add_argument("model", help="a model file (.npz)")
     verb.add_argument("--json", action="store_true", help="as JSON")
-
-    verb = verbs.add_parser("report", help="the page of a run, as HTML")
-    verb.add_argument("metrics", help="a metrics.json")
 
     decided = argparse.ArgumentParser(add_help=False)
     help_ = "of two classes, take the rarer one from this probability on (default: the more probable one)"

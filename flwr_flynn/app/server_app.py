@@ -17,9 +17,11 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import writing
-from flwr_flynn.app import dry_run, metrics_json, report_text
+from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.data.datasets import full_text
-from flwr_flynn.app.report.page import figures_csv, page
+from flwr_flynn.app.report.accuracy_sections import as_csv
+from flwr_flynn.app.report.page import log_table, page
+from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
@@ -113,11 +115,11 @@ def _report(
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
         print(text, flush=True)  # so that it is in the log
-    print(report_text.table(made, files.folder), flush=True)
-    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(json.loads(text))))
-    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, figures_csv(json.loads(text))))
+    print(log_table(made, files.folder), flush=True)
+    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
+    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, as_csv(made)))
     failed = [f"results: {error}" for error in unwritten]
-    if unequal := [name for name in metrics_json.EQUALITIES if made["sha256"].get(name) is False]:
+    if unequal := [name for name in EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
         failed.append(f"every party is counted, but the model is not the one trained on the pooled data ({listed})")
     if failed:

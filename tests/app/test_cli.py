@@ -417,7 +417,7 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixtur
         text = (folder / "own.csv").read_text().replace("label", "outcome", 1)
         (folder / f"{name}.csv").write_text(text if name == "chur" else text.replace(";", ","))
     lines = shell_lines()
-    verbs = {"schema", "check", "try", "show", "predict", "score", "report"}
+    verbs = {"schema", "check", "try", "show", "predict", "score"}
     assert {line.split()[1] for line in lines} == verbs
     for line in lines:
         command, _, target = line.partition(" > ")

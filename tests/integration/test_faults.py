@@ -122,7 +122,7 @@ def test_a_party_that_never_answers_costs_the_timeout_and_one_killed_during_the_
         federation.send("site1", signal.SIGCONT)
     assert time.monotonic() - start < SOON + 120  # Flower's own start and end
     check_model(run, tmp_path / "two", 0)
-    assert "not counted: " in run.output
+    assert "left out of counts: " in run.output
 
     federation.send("site1", signal.SIGSTOP)  # the counting lasts until it is killed
 

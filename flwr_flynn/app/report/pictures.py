@@ -47,7 +47,7 @@ tbody th,td{border-bottom:1px solid var(--line)}.flynn .n:last-child{padding-rig
 summary{cursor:pointer;color:var(--accent);font-size:.9rem;padding:.25rem 0}
 pre{background:var(--wash);padding:1rem;border-radius:6px;font:.85rem/1.5 ui-monospace,"DejaVu Sans Mono",monospace;
 white-space:pre-wrap;overflow-wrap:anywhere;margin:.5rem 0 1rem}
-.digest td{font:.8rem/1.6 ui-monospace,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
+.facts td{overflow-wrap:anywhere}
 svg{margin:1.1rem 0}.flynn svg .soft{fill:var(--soft)}svg .grid,svg .frame{stroke:var(--line);fill:none}
 svg .all{stroke:var(--accent);stroke-dasharray:3 3;opacity:.75}
 svg .whisker{stroke:var(--accent);stroke-width:2;opacity:.65}
