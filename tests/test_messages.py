@@ -89,7 +89,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "feature-names, got missing": lambda _: run_plan.training_plan(
         RunConfig.parse({"classes": "a,b", "min-available": 2, "scaling": "none"}), None
     ),
-    "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
+    "run-config federation: expected the server's own file with action = join, got none": lambda _: RunConfig.parse(
         {"action": "join"}
     ),
     "node-config data-path: expected a file 'gone.csv', got no such file": lambda _: datasets.own_share(

@@ -121,6 +121,7 @@ def deployed_client(context: Context) -> Client:
             load=datasets.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
+            class_prior=node.class_prior,
             leaves=node.leave,
             previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
             secure=node.secure,
@@ -171,7 +172,6 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
         "name": name,
         "memory_limit": int(settings.memory_limit * 2**30),
         "min_examples": settings.min_examples,
-        "class_prior": settings.class_prior,
         "n_jobs": -1,  # in a simulation as many as Ray gives the actor
     }
 

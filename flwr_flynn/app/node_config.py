@@ -6,14 +6,14 @@ Each field is one key (``max_epsilon`` is spelled ``max-epsilon`` outside).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES, Dialect
-from flwr_flynn.app.settings_parser import Settings, as_setting, entries, in_json, setting
+from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -132,14 +132,10 @@ class NodeConfig(Settings):
 
     def labels(self) -> dict[str, str]:
         """`label_map` as a mapping."""
-        pairs = [text.partition("=") for text in entries("node-config label-map", self.label_map, (str,))]
+        pairs = [text.partition("=") for text in self.names("label_map")]
         if bad := sum(not (own.strip() and other.strip()) for own, _, other in pairs):
-            raise ConfigError("node-config label-map", "entries such as ja=yes", f"{bad} others")
+            raise self.refused("label_map", "entries such as ja=yes", f"{bad} others")
         return {own.strip(): other.strip() for own, _, other in pairs}
-
-    def ignored(self) -> tuple[str, ...]:
-        """`ignore` as names of columns."""
-        return tuple(entries("node-config ignore", self.ignore, (str,)))
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
@@ -152,24 +148,25 @@ class NodeConfig(Settings):
             raise ConfigError("node-config max-epsilon", "a number above 0, or secure = true, beside evaluate", "none")
         return node
 
+    def rules(self) -> Iterator[Rule]:
+        yield from super().rules()
+        labels = (self.label or "label", self.label or "y")
+        yield "held_out_key", self.held_out_key in labels, "another column than that of the labels"
+        is_private, folder = self.max_epsilon > 0, Path(os.path.normpath(self.state_path))
+        expected = "none with max-epsilon: samples cannot be taken out of noisy counts"
+        yield "previous_path", is_private and bool(self.previous_path), expected
+        is_folder = folder.is_absolute() and bool(folder.name)
+        expected = "an absolute path of a folder below the root, with max-epsilon"
+        yield "state_path", is_private and not is_folder, expected
+        for name in _OF_OPEN_FILES:
+            expected = "none with max-epsilon: a private party reads plain CSV line by line"
+            yield name, is_private and self.is_given(name), expected
+
     def check(self) -> None:
         super().check()
         self.dialect()
-        if self.held_out_key and self.held_out_key in (self.label or "label", self.label or "y"):
-            raise self.refused("held_out_key", "another column than that of the labels", in_json(self.held_out_key))
-        if not self.max_epsilon:
-            return
-        if self.previous_path:
-            raise self.refused("previous_path", "none with max-epsilon: samples cannot be taken out of noisy counts")
-        folder = Path(os.path.normpath(self.state_path))
-        if not folder.is_absolute() or not folder.name:
-            got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "an absolute path of a folder below the root, with max-epsilon", got)
-        self.policy()
-
-        for name in _OF_OPEN_FILES:
-            if self.is_given(name):
-                raise self.refused(name, "none with max-epsilon: a private party reads plain CSV line by line")
+        if self.max_epsilon:
+            self.policy()
 
     @property
     def memory_bytes(self) -> int:
@@ -178,9 +175,8 @@ class NodeConfig(Settings):
 
     def dialect(self) -> Dialect:
         """Dialect of the CSV file, as far as the settings give it."""
-        gap_texts = entries(f"{self.source} gap-texts", self.gap_texts, (str,))
         separator = SEPARATOR_NAMES.get(self.separator, "")
-        return Dialect(separator, self.decimal, self.encoding, gap_texts, self.date_format)
+        return Dialect(separator, self.decimal, self.encoding, self.names("gap_texts"), self.date_format)
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""

@@ -248,7 +248,10 @@ def _learns(config: RunConfig) -> bool:
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    classes, names = config.class_list() or list(schema.classes if schema else ()), config.feature_list() or None
+    classes, names = (
+        config.class_list() or list(schema.classes if schema else ()),
+        config.columns("feature_names") or None,
+    )
     learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
     n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN
     noisy = {"n_examples": config.n_examples, "ranges": schema or config.ranges or config.center or config.scale}

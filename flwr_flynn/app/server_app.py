@@ -162,9 +162,8 @@ class RunFiles:
         field, action = "run-config federation", config.action
         if action == "train":
             # A federation beside model.npz, without a name of its own, is replaced like it.
-            if config.federation and self.federation.exists() and not config.relearn:
-                got = f"one: {self.federation} (action = join adds to it, relearn = true replaces it)"
-                raise ConfigError(field, "none yet", got)
+            if config.federation and self.federation.exists():
+                raise ConfigError(field, "none yet", f"one: {self.federation} (action = join adds to it)")
             if self.unfinished.exists():
                 expected = "no run that stopped before its end"
                 raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume continues it)")

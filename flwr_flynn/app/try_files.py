@@ -46,7 +46,7 @@ from flwr_flynn.tables.texts import as_name
 
 _MOST_PARTS = 1000
 _MANY_LEVELS = 20
-_OWN = ("action", "federation", "relearn", "min-available", "nodes-at-a-time", "output-dir")
+_OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
 
@@ -235,7 +235,7 @@ class Site:
         node = self.node
         if self.has_label:
             return opened_own(node, features, schema)
-        rest = node.dialect(), schema, None, node.ignored()
+        rest = node.dialect(), schema, None, node.names("ignore")
         return opened(self.path, Reading(self.guess, node.held_out_key, features, *rest))
 
     def look(self, others: set[str]) -> None:
@@ -314,7 +314,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
 
 def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | None) -> None:
     """Note what the columns of the run, given or learned as the run learns them, refuse of each file."""
-    features = config.feature_list()
+    features = config.columns("feature_names")
     if schema is None and not features:
         sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
         if config.n_features or not sound:

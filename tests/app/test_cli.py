@@ -401,9 +401,9 @@ def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: p
 
 
 def shell_lines() -> list[str]:
-    """The commands on docs/how_to/files.md, docs/how_to/report.md and docs/reference/commands.md."""
+    """The commands on docs/how_to/files.md and docs/reference/commands.md."""
     listed = re.findall(r"^- `(flwr-flynn [^`]+)`", text_of("docs/reference/commands.md"), re.MULTILINE)
-    pages = [*blocks("docs/how_to/files.md", "bash"), *blocks("docs/how_to/report.md", "bash")]
+    pages = blocks("docs/how_to/files.md", "bash")
     return [*"".join(pages).splitlines(), *listed]
 
 

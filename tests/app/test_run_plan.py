@@ -87,12 +87,12 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
         ),
         # 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor
         (
-            {"n-features": 1000, "hash-dim": 64, "hash-nnz": 4, "n-examples": 10**5},
+            {"n-features": 1000, "hash-dim": 64, "n-examples": 10**5},
             9,
             8,
             "8.94 GiB for the histograms of 1000 columns for 2 classes",
         ),
-        ({"n-features": 1000, "hash-dim": 64, "hash-nnz": 4}, 1, 1e-5, "for the"),  # of an unknown number
+        ({"n-features": 1000, "hash-dim": 64}, 1, 1e-5, "for the"),  # of an unknown number
     ],
 )
 def test_the_memory_limit_of_the_server_covers_all_phases(
@@ -115,7 +115,7 @@ def test_a_simulation_of_too_large_parties_is_refused_before_the_run(settings: d
 
 
 def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, hash_nnz=4)
+    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64)
     monkeypatch.setattr(datasets, "n_training", lambda _: 10**5)
     monkeypatch.setattr(datasets, "simulated_shares", lambda *_: [])
 
@@ -213,7 +213,7 @@ def test_sizes_follow_from_public_figures() -> None:
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
     assert spec.hash_nnz <= 512 // 10
-    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
+    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512})
     with raises(ConfigError, field="run-config hash-nnz"):
         private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
 

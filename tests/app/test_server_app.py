@@ -359,9 +359,8 @@ def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
     assert (member["decay"], paper["rule"], member["spec"]["signed"]) == (0.5, "novelty", False)
     assert member["weight"] == 1
     assert paper["evaluation"]["examples"] == 40
-    best = run(max_members=1)
-    assert (len(best["specs"]), len(best["members"])) == (6, 1)
-    assert best["selection"]["choices"][0][2] == 1
+    best = run()
+    assert len(best["specs"]) == 6 > len(best["members"]) >= 1
     assert max(map(max, best["selection"]["accuracies"])) == best["selection"]["accuracy"]
 
 

@@ -18,7 +18,7 @@ from .conftest import Flower
 
 pytestmark = pytest.mark.integration
 
-SMALL = {"scaling": "none", "hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7}
+SMALL = {"scaling": "none", "hash_dim": 2048, "seed": 7}
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,7 @@ from flwr_flynn.app.data.share import LARGE, coded_labels, counted, encoded, lab
 from flwr_flynn.app.data.share import Share as Share
 from flwr_flynn.app.data.table_file import Reading, TableFile
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_settings import BY_COLUMN, BY_ID
+from flwr_flynn.app.run_config import BY_COLUMN, BY_ID, RunConfig
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
@@ -318,7 +317,7 @@ def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | 
     """The file of an open party, as `opened`; the log says what was found in it."""
     rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
     path = existing(node.data_path, "node-config data-path")
-    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.ignored())
+    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.names("ignore"))
     file = opened(path, asked)
     file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
@@ -331,5 +330,5 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     Rows are held out only if results on them may leave the party.
     """
     rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.ignored())
+    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore"))
     return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())
