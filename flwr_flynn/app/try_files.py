@@ -10,6 +10,7 @@ import csv
 import json
 import logging
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,18 +22,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.data.csv_file import CsvFile, header_of
+from flwr_flynn.app.data.csv_file import CsvFile
 from flwr_flynn.app.data.datasets import full_text, opened_own
 from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, codec, ending, objects
 from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.parquet_file import opened_parquet
 from flwr_flynn.app.data.share import coded_labels, counted
 from flwr_flynn.app.data.table_file import Batch, Reading, TableFile, unlabelled
 from flwr_flynn.app.node_config import NodeConfig
@@ -50,28 +49,27 @@ _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir"
 """Run settings that follow from the files."""
 
 
-def run_files(
-    paths: Sequence[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
-) -> int:
+def run(options: Namespace) -> int:
     """Run a federation in which each file is a party, and print its table and the paths of its results.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        CSV, Parquet and NPZ files.
-    node : mapping of str to str
-        Node settings of all parties, such as `label`.
-    by : str
-        A column by whose values one file is split into parties; it is no feature then.
-    out : str
-        Folder of the results, `flwr-flynn-try` by default.
-    settings : sequence of str
-        ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
 
     Returns
     -------
     int
         The exit status: 1 if too few of the files can be counted.
+    """
+    keys = "label", "separator", "decimal", "encoding", "date_format"
+    node = {key.replace("_", "-"): value for key in keys if (value := getattr(options, key))}
+    node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
+    return run_files(options.files, node, options.by, options.out, options.set)
+
+
+def run_files(
+    paths: Sequence[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
+) -> int:
+    """Run a federation of files, with node settings of all parties, as `run` does.
+
+    With `by` one file is split into parties by the values of this column, which is no feature then. `settings` are
+    ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
@@ -153,42 +151,31 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> tuple[list[Path], dict[str, str]]:
     """Write the rows of one file in a part for each value of a column, without it; paths and what was detected."""
     path = existing(Path(paths[0]))
-    if len(paths) > 1 or ending(path) == ".npz":
-        raise ConfigError("--by", "one CSV or Parquet file", f"{len(paths)} files, the first a {ending(path)} file")
+    if len(paths) > 1 or ending(path) != ".csv":
+        raise ConfigError("--by", "one CSV file", f"{len(paths)} files, the first a {ending(path)} file")
     # The values of the column are read as labels are.
-    file = opened(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
+    file = CsvFile(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
     n_without, file.n_unlabelled = file.n_unlabelled, 0
     file.check()
-    rows_of: dict[str, list[int]] = {}
-    values = objects([*chain.from_iterable(map(_labels_in, file.batches()))])
-    for index in np.flatnonzero(~unlabelled(values)).tolist():
-        rows_of.setdefault(str(values[index]), []).append(index)
+    (at,), dialect = file.indices([by], f"a column {by!r}"), file.reading.dialect
+    rows_of: dict[str, list[Sequence[str]]] = {}
+    for row in file.cells(range(len(file.columns))):
+        rows_of.setdefault(row[at].strip(), []).append(row)
+    rows_of = {value: rows for value, rows in rows_of.items() if not unlabelled(objects([value]))[0]}
     if not 1 <= len(rows_of) <= _MOST_PARTS:
         raise ConfigError("--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of))
     if n_without:
         print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
-    if isinstance(file, CsvFile):
-        encoding, separator = codec(file.reading.dialect.encoding), file.reading.dialect.separator
-        at = [*map(as_name, header_of(path, file.reading.dialect))].index(as_name(by))
-        with path.open(encoding=encoding, newline="") as stream:
-            rest = (row[:at] + row[at + 1 :] for row in csv.reader(stream, delimiter=separator) if row)
-            head, lines = next(rest), [*rest]
-    else:
-        with opened_parquet(path) as source:
-            table = source.read().drop([name for name in source.schema_arrow.names if as_name(name) == as_name(by)])
-    parts, dialect = list[Path](), file.reading.dialect
-    mark = next((name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator), "")
-    found = {"separator": mark, "decimal": dialect.decimal, "encoding": dialect.encoding}
+    parts = list[Path]()
     for value, rows in sorted(rows_of.items()):
         name = re.sub(r"[^\w .+-]", "_", value)[:60]
         parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
         parts[-1].parent.mkdir()
-        if not isinstance(file, CsvFile):
-            import_module("pyarrow.parquet").write_table(table.take(rows), parts[-1])
-            continue
-        with parts[-1].open("w", encoding=encoding, newline="") as stream:
-            csv.writer(stream, delimiter=separator).writerows([head, *(lines[row] for row in rows)])
-    return parts, found if isinstance(file, CsvFile) else {}
+        with parts[-1].open("w", encoding=codec(dialect.encoding), newline="") as stream:
+            head = file.columns, *rows
+            csv.writer(stream, delimiter=dialect.separator).writerows([*row[:at], *row[at + 1 :]] for row in head)
+    mark = next(name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator)
+    return parts, {"separator": mark, "decimal": dialect.decimal, "encoding": dialect.encoding}
 
 
 # ---- faults before anything is counted

@@ -169,14 +169,9 @@ def test_a_dry_run_asks_nobody(folder: Path, capsys: pytest.CaptureFixture[str])
 # -------- one file that is split
 
 
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_column_splits_a_file_into_parties(ending: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_splits_a_file_into_parties(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = hospital("own.csv", 120, 4, separator=";", A="Bâle", B="B/2", C="")
-    if ending == ".parquet":
-        pytest.importorskip("pyarrow")
-        pandas = pytest.importorskip("pandas")
-        pandas.read_csv("own.csv", sep=";", decimal=",").to_parquet("own.parquet")
-    report = tried(f"own{ending}", "--by", "ward", *QUICK)
+    report = tried("own.csv", "--by", "ward", *QUICK)
     assert [party["name"] for party in report["parties"]] == ["B_2", "Bâle"]
     assert report["examples"] + report["evaluation"]["examples"] == sum(row["ward"] != "C" for row in rows)
     assert [column["name"] for column in report["schema"]["columns"]] == ["age", "pressure", "sex"]
