@@ -21,8 +21,7 @@ from flwr_flynn._files import writing
 from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, Dialect, objects
-from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.share import coded_labels, counted
+from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
 from flwr_flynn.app.data.table_file import Reading, TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook

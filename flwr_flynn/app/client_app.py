@@ -27,7 +27,7 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Paramete
 from flwr.common.logger import log
 
 from flwr_flynn._files import writing
-from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.disclosure_file import ENDING, recorder
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
@@ -107,18 +107,13 @@ def deployed_client(context: Context) -> Client:
         node = NodeConfig.parse(context.node_config)
         budget = own_budget(node)
 
-        def load(features: Features, node: NodeConfig = node) -> datasets.Share:
+        def load(features: Features, node: NodeConfig = node) -> Samples:
             if isinstance(features, Schema):
-                share = datasets.encoded_share(node, features)
-            else:
-                share = datasets.own_share(node, features)
-            if share.left_out:
-                others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
-                log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
-            return share
+                return own_file.encoded_share(node, features)
+            return own_file.own_share(node, features)
 
         return FlyNNClient(
-            load=datasets.private_rows(node, budget.secret) if budget else load,
+            load=own_file.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
             class_prior=node.class_prior,
@@ -185,7 +180,7 @@ def _ready(
         on_answer = record()
         return make(on_answer)
     except FlyNNError as error:
-        log(WARNING, "FlyNN: cannot participate: %s", datasets.full_text(error))
+        log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
         return UnreadyClient(name, str(error), on_answer)
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
         log(ERROR, "FlyNN: cannot participate", exc_info=error)

@@ -21,6 +21,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.rare_class import beside_noise
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.settings_parser import as_setting, key_of
@@ -236,7 +237,7 @@ def own_schema(config: RunConfig) -> Schema | None:
         return schema.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
         missing = f"expected learn or the server's own schema.toml, got {type(error).__name__}"
-        text = datasets.full_text(error) if isinstance(error, FlyNNError) else missing
+        text = full_text(error) if isinstance(error, FlyNNError) else missing
         raise ConfigError("run-config schema", text=f"run-config schema: {text}") from None
 
 

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import writing
 from flwr_flynn.app import dry_run, metrics_json
-from flwr_flynn.app.data.datasets import full_text
+from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.page import log_table, page
 from flwr_flynn.app.report.sections import EQUALITIES

@@ -29,10 +29,8 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.data.csv_file import CsvFile
-from flwr_flynn.app.data.datasets import full_text, opened_own
 from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, codec, ending, objects
-from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.share import coded_labels, counted
+from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened, opened_own
 from flwr_flynn.app.data.table_file import Batch, Reading, TableFile, unlabelled
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig

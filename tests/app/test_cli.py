@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score
 from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data import csv_file
-from flwr_flynn.app.data.opened import opened
+from flwr_flynn.app.data.own_file import opened
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from tests.app.report.example import metrics

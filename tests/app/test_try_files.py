@@ -17,7 +17,7 @@ import pytest
 from flwr_flynn import ClassCounts, FlyNNClassifier
 from flwr_flynn.app import try_files
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.data.datasets import encoded_share
+from flwr_flynn.app.data.own_file import encoded_share
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.samples import codes_of
 from flwr_flynn.model.model import counts_sha256

@@ -1,18 +1,17 @@
-"""One party's samples: its own file, or its share of the data set of a simulation.
+"""The data set of a simulation, and the share of each party.
 
-In a simulation the index of a sample and the split seed decide if it is held out (`held_out`), and not the party. A
+The index of a sample and the split seed decide if it is held out (`held_out`), and not the party. A
 share is a list of indices into one data set, by the partitioners of flwr-datasets (`deal`). So the federated model can
 equal the pooled one.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from inspect import signature
@@ -23,17 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.dialect import ENDINGS, ending
-from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import Arrays
-from flwr_flynn.app.data.opened import ArrayFile, existing, opened
-from flwr_flynn.app.data.private_file import PrivateFile, private_file
-from flwr_flynn.app.data.share import LARGE, coded_labels, counted, encoded, labels_of
-from flwr_flynn.app.data.share import Share as Share
+from flwr_flynn.app.data.npz import ArrayFile, Arrays
+from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
 from flwr_flynn.app.data.table_file import Reading, TableFile
-from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import BY_COLUMN, BY_ID, RunConfig
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.tables.schema import Schema
+from flwr_flynn.federated.samples import Samples
 from flwr_flynn.tables.table import Table
 
 IndexArray = npt.NDArray[np.int64]
@@ -138,10 +132,6 @@ def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict
     }
 
 
-_KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
-log = logging.getLogger("flwr")  # Flower's own
-
-
 @dataclass(frozen=True)
 class Dataset:
     """Samples with their classes."""
@@ -152,33 +142,26 @@ class Dataset:
     name: str
     feature_names: tuple[str, ...] | None = None
     groups: npt.NDArray[Any] | None = None
-    left_out: tuple[str, ...] = ()
-    test: npt.NDArray[np.bool_] | None = None  # mask of the samples that a party's own rule holds out
 
     @property
     def labels(self) -> npt.NDArray[Any]:
         """The class name of every sample."""
         return labels_of(self.classes, self.y)
 
-    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
+    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
         # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
         train, held = indices[~test[indices]], indices[test[indices]]
         labels = self.labels
-        return Share(self.X[train], labels[train], self.X[held], labels[held], left_out=self.left_out)
+        return Samples(self.X[train], labels[train], self.X[held], labels[held])
 
 
-def checked(file: TableFile) -> Dataset:
-    """A file in memory as a data set with coded classes, for open parties and simulations.
-
-    Numbers without gaps are an array in the narrowest type that holds them; all else is a Table. A faulty row refuses
-    the file.
-    """
-    file.check()
-    X, y, groups, test = file.whole()
+def _checked(file: TableFile) -> Dataset:
+    """A file in memory as a data set with coded classes; a faulty row refuses the file."""
+    X, y, groups, _ = file.whole()
     classes, codes = coded_labels(y, file.name)
-    return Dataset(X, codes, classes, file.name, file.names or None, groups, file.left_out, test)
+    return Dataset(X, codes, classes, file.name, file.names or None, groups)
 
 
 def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
@@ -197,12 +180,7 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, openml:ID or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    return checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group, features)))
-
-
-def full_text(error: BaseException) -> str:
-    """An error's message with its notes, in one line: for this machine's own log."""
-    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return _checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group, features)))
 
 
 def _openml(source: str) -> Dataset:
@@ -222,7 +200,7 @@ def _openml(source: str) -> Dataset:
         raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
-    return checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
+    return _checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
 
 
 @lru_cache(maxsize=2)
@@ -261,7 +239,7 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
     return np.asarray(column, np.float64)
 
 
-def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
+def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:
     """The share of the party with index `party` in the run's data set."""
     data = simulated_dataset(config)
     test = held_out(len(data.y), config.test_fraction, config.split_seed)
@@ -284,51 +262,3 @@ def pooled_training(
     chosen = [share[is_train[share]] for party, share in shares if parties is None or party in parties]
     train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
     return data.X[train], data.y[train]
-
-
-def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Share:
-    """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
-
-    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
-    summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
-    the schema. `names` are those of an array's columns, where no others were asked for.
-    """
-    file = opened_own(node, features, schema)
-    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
-        file.check()
-        summary: Any = counted(file)
-        return Share(summary, np.zeros(0), left_out=file.left_out)
-    data = checked(file)
-    assert data.test is not None  # of a file
-    share = data.share(np.arange(len(data.y)), data.test)
-    return replace(share, names=file.names if file.is_named and not features else None)
-
-
-def encoded_share(node: NodeConfig, schema: Schema) -> Share:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
-
-    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
-    which are gone with the share or with the process.
-    """
-    return encoded(opened_own(node, (), schema), schema, node.memory_bytes)
-
-
-def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
-    """The file of an open party, as `opened`; the log says what was found in it."""
-    rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
-    path = existing(node.data_path, "node-config data-path")
-    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.names("ignore"))
-    file = opened(path, asked)
-    file.label_map = node.labels()
-    log.info("FlyNN: data: %s", file.described())
-    return file
-
-
-def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
-    """The rows of a private party's file, see `private_file`; a secret of the party decides about those held out.
-
-    Rows are held out only if results on them may leave the party.
-    """
-    rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore"))
-    return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())

@@ -160,17 +160,6 @@ def ending(path: Path) -> str:
     return path.suffix.lower()
 
 
-def check_shapes(name: str, X: Array, y: Array) -> None:
-    """Refuse arrays that are not samples with a label each."""
-    if X.ndim != 2 or y.ndim != 1:
-        got = f"arrays of {X.ndim} and {y.ndim} dimension(s)"
-        raise DataError(name, "a matrix of numbers with a label for each row", got)
-    if len(X) != len(y):
-        raise DataError(name, "a label for each row", "arrays of different lengths")
-    if X.shape[1] == 0:
-        raise DataError(name, "at least one feature", "none")
-
-
 def unreadable(path: Path, error: Exception) -> DataError:
     """The error about a file that no parser reads."""
     if isinstance(error, DataError):

@@ -332,7 +332,11 @@ class TableFile(ABC):
             yield batch.table(self.all_names, self.is_named), batch.labels, batch.test
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
-        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
+        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out.
+
+        Numbers without gaps are an array in the narrowest type that holds them; all else is a table.
+        """
+        self.check()
         empty = [of_gaps(report.kind, 0) for report in self.reports]
         parts = [*self.labelled()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
         columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data.csv_file import CHUNK
-from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share
-from flwr_flynn.app.data.opened import opened
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.own_file import full_text, opened, own_share
 from flwr_flynn.app.data.private_file import private_file
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
