@@ -34,100 +34,65 @@ class NodeConfig(Settings):
 
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    label_map: str = setting(
-        "", "its labels as the others write them, such as `ja=yes,nein=no`; labels that are not named stay"
-    )
+    label_map: str = setting("", "its labels as the others write them, such as `ja=yes,nein=no`")
     ignore: str = setting("", "columns of the file that are not used, with commas between, or a JSON list")
-    separator: str = setting(
-        "", "separator of the fields of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES)
-    )
-    decimal: str = setting("", "decimal mark of the numbers in a CSV file; not given: detected", choices=(".", ","))
+    separator: str = setting("", "separator of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES))
+    decimal: str = setting("", "decimal mark in a CSV file; not given: detected", choices=(".", ","))
     encoding: str = setting("", "encoding of a CSV file; not given: detected", choices=ENCODINGS)
-    gap_texts: str = setting(
-        "",
-        "texts of missing values in a CSV or Parquet file, beside empty cells, `NA`, `?` and the like: a JSON list of "
-        "strings, or commas between them",
-    )
-    date_format: str = setting(
-        "", "form of the dates in a CSV file, each with or without a time; not given: detected", choices=DATE_FORMATS
-    )
+    gap_texts: str = setting("", "texts of missing values beside empty cells, `NA`, `?` and the like, as a list")
+    date_format: str = setting("", "form of the dates in a CSV file; not given: detected", choices=DATE_FORMATS)
     previous_path: str = setting(
-        "",
-        "the file as it was counted, of a party whose samples have changed since: it answers `action = update`, by "
-        "which the counts of `data-path` take the place of those of this file",
+        "", "the file as it was counted, of a party whose samples have changed: it answers `action = update`"
     )
-    model_path: str = setting(
-        "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
-    )
+    model_path: str = setting("", "file for the party's own copy of the model; an earlier file is replaced")
     record_path: str = setting(
-        "",
-        "`.jsonl` file to which the party adds a line for each message that leaves it, before it leaves, with a page, "
-        "`.html`, beside it; not given: no record",
+        "", "`.jsonl` file of a line for each message that leaves, before it leaves; a page, `.html`, is beside it"
     )
     member_path: str = setting(
-        "",
-        "file of the party's secret of this federation, made if there is none: by it the party is known when it leaves "
-        "or changes its samples under another node id",
+        "", "file of the party's secret, made if there is none, by which it is known under another node id"
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     held_out_key: str = setting(
-        "",
-        "column of ids, such as patients, by which rows are held out: those of one id together, and a corrected cell "
-        "moves none. It is no feature. Not given: the row itself decides",
+        "", "column of ids, such as patients, by which rows are held out, and no feature; not given: by the row itself"
     )
     memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
     min_examples: int = setting(
         5,
-        "classes of fewer samples are left out of the party's histograms of columns. These show one "
-        "value in so many of a class and column, neither the lowest nor the highest; 1: all. 2 and 3 are taken as 4",
+        "classes of fewer samples are left out of histograms of columns, which show one value in so many, neither the "
+        "lowest nor the highest; 1: all. 2 and 3 are taken as 4",
         low=1,
     )
     class_prior: bool = setting(True, "the party's copy has the class prior of its own samples; not with `max-epsilon`")
     gram: bool = setting(
         False,
-        "the Gram matrix, which shows far more than counts, may leave the party in clear if a run asks for it by "
-        "`gram`; classes with fewer than `min-examples` in a fold stay at home. In a secure sum it needs no consent",
+        "the Gram matrix, which shows far more than counts, may leave the party in clear; classes with fewer than "
+        "`min-examples` in a fold stay at home. In a secure sum it needs no consent",
     )
     max_epsilon: float = setting(
         0.0,
-        "bound on the epsilon of all private answers together; nothing but noisy counts leaves the party then. Not "
-        "given: no private answers, and no other key of the policy",
+        "bound on the epsilon of all answers together, and nothing but noisy counts leaves; not given: no noisy counts",
         above=0,
     )
     max_delta: float = _of_policy(0.0, "bound on the sum of their `delta`", low=0, high=0.01)
     secure: bool = setting(
         False,
-        "statistics of training samples leave the party in secure sums alone; other requests are refused. With "
-        "`max-epsilon` the bound is on the epsilon of the sum, while as many parties are honest as the request says; a "
-        "server that invents parties breaks that, and a share alone has a larger epsilon",
+        "statistics leave the party in secure sums alone. With `max-epsilon` the bound is on the epsilon of the sum, "
+        "while as many parties are honest as the request says; a server that invents parties breaks that",
     )
-    leave: bool = setting(
-        False, "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before"
-    )
+    leave: bool = setting(False, "the party leaves: it answers runs of `action = withdraw` alone")
     state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
-    neighbours: str = _of_policy(
-        "add-remove", "least protection of an answer; `replace-one` is the stronger", choices=NEIGHBOURS
-    )
-    records_per_person: int = _of_policy(
-        1, "least number of records of one person that an answer must protect", low=1, high=10**6
-    )
+    neighbours: str = _of_policy("add-remove", "least protection; `replace-one` is the stronger", choices=NEIGHBOURS)
+    records_per_person: int = _of_policy(1, "records of one person that an answer must protect", low=1, high=10**6)
     composition: str = _of_policy(
         "basic",
-        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, in which "
-        "many answers with much noise cost less, and which needs `max-delta`",
+        "account of private answers, fixed when the ledger is made: `basic` sums, or `zcdp`, in which many answers "
+        "with much noise cost less, and which needs `max-delta`",
         choices=COMPOSITIONS,
     )
-    evaluate: bool = setting(
-        False,
-        "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the results leave the party",
-    )
+    evaluate: bool = setting(False, "with `max-epsilon` or `secure`: results on held-out samples may leave the party")
     response_seconds: float = _of_policy(
-        0.0,
-        "with `max-epsilon`: seconds that every answer takes, be it a release, a repeated one or a refusal, so that "
-        "its time shows nothing; 0: no fixed time",
-        low=0,
-        high=86400,
+        0.0, "seconds that every answer takes, so that its time shows nothing; 0: no fixed time", low=0, high=86400
     )
 
     def labels(self) -> dict[str, str]:

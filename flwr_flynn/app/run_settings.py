@@ -53,11 +53,7 @@ class PartitionSettings(Settings):
 
     partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
     alpha: float = _simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
-    partitioner_options: str = _simulated(
-        "",
-        'further arguments of the class of flwr-datasets as a JSON object, such as `{"num_classes_per_partition": 1}`; '
-        "`partition_by` is a feature for `continuous`, and the file's column of ids for the natural-id ones",
-    )
+    partitioner_options: str = _simulated("", "further arguments of its class, as a JSON object; see below")
 
 
 @dataclass(frozen=True)
@@ -68,13 +64,12 @@ class HashSettings(Settings):
 
     scaling: str = _fixed(
         "default",
-        "`auto`: the best by leave-one-out of six hashes, made from histograms of columns, are the model's members; "
-        "`none`: raw columns; `default`: `auto`, but `none` with `epsilon`, `center`, `scale` or `ranges`",
+        "`auto`: hashes from histograms of columns; `none`: raw columns; `default`: `auto`, where nothing forbids it",
         choices=("default", "none", "auto"),
     )
     effort: str = _fixed(
         "default",
-        "bytes and time of `auto`: `quick` is a single hash, `default` a committee, `thorough` that and a Gram matrix",
+        "bytes and time of `auto`: `quick` is one hash, `default` a committee, `thorough` that and a Gram matrix",
         choices=EFFORTS,
     )
     min_examples: int = _simulated(5, "the parties' `min-examples`; a deployed party has its own", low=1)
@@ -94,11 +89,7 @@ class ScoringSettings(Settings):
     decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
     rule: str = _scored("balanced", "scoring rule", choices=RULES)
     class_weight: str = _fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
-    gram: str = _scored(
-        "auto",
-        "rows of the hashes of a Gram matrix, 16 to 4096; 0: none; `auto`: by `effort`. A more accurate model by one "
-        "more exchange, about 1.5 bytes for each pair of rows; not with `epsilon`",
-    )
+    gram: str = _scored("auto", "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by `effort`")
 
 
 @dataclass(frozen=True)
@@ -107,32 +98,15 @@ class PrivacySettings(Settings):
 
     group = "privacy"
 
-    epsilon: float = _fixed(
-        0.0, "bound on what counts give away of a record, with public `center` and `scale`; 0: exact", low=0, high=100
-    )
-    delta: float = _private(
-        0.0, "chance that the bound fails, far below 1 / people. Above 0: Gaussian noise; 0: Laplace", low=0, high=0.5
-    )
-    n_released: int = _private(
-        0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all; not with `delta`", low=0
-    )
-    private_rounds: int = _private(
-        0, "rounds to refine the noisy model within epsilon and `delta`; 24 is enough; 0: none", low=0, high=MOST_ROUNDS
-    )
-    neighbours: str = _private(
-        "add-remove", "data sets hard to tell apart: with and without one record, or one replaced", choices=NEIGHBOURS
-    )
+    epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
+    delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
+    n_released: int = _private(0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all", low=0)
+    private_rounds: int = _private(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
+    neighbours: str = _private("add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS)
     records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
-    rarest_share: float = _private(
-        0.0,
-        "share of the rarest class in the samples, if public, such as 0.08; 0: one of as many as there are classes",
-        low=0,
-        high=0.5,
-    )
+    rarest_share: float = _private(0.0, "public share of the rarest class; 0: that of equal classes", low=0, high=0.5)
     any_noise: bool = _private(False, "go on where the noise leaves next to nothing of the rarest class")
-    noise: str = _private(
-        "opendp", "its source; `seeded`: from `seed`, for simulations, without privacy", choices=("opendp", "seeded")
-    )
+    noise: str = _private("opendp", "`seeded`: from `seed`, without privacy", choices=("opendp", "seeded"))
 
 
 @dataclass(frozen=True)
@@ -143,23 +117,18 @@ class SecureSettings(Settings):
 
     secure: bool = _fixed(
         False,
-        "all statistics of training samples go through Flower's SecAgg+: the server learns sums alone, while two "
-        "thirds of the parties, and three, stay to the end. Needs `max-examples`, or `honest-parties` with `epsilon`",
+        "statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay; "
+        "needs `max-examples`, or `honest-parties` with `epsilon`",
     )
     honest_parties: int = _fixed(
         0,
-        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on, where so many of the parties "
-        "follow the protocol, keep their share of the noise to themselves and stay to the end. Epsilon is that of the "
-        "sums; a server that invents parties breaks it. The log says how many may drop out. 0: a noise for each party",
+        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on, where so many parties follow "
+        "the protocol, keep their share to themselves and stay to the end; 0: a noise for each party",
         low=0,
         high=10**6,
     )
     max_examples: int = setting(
-        0,
-        "most samples of a party, which is refused beyond; 0: no limit; needed with `secure` but for `honest-parties`",
-        low=0,
-        high=2**29,
-        fixed_by_federation=("withdraw", "evaluate"),
+        0, "most samples of a party; 0: no limit", low=0, high=2**29, fixed_by_federation=("withdraw", "evaluate")
     )
 
 
@@ -171,38 +140,28 @@ class FederationSettings(Settings):
 
     action: str = setting(
         "train",
-        "`train` makes a new federation. The others take hash, classes and privacy from its file: `join` adds parties, "
-        "`withdraw` removes parties, `update` takes over changed samples, `evaluate` distributes the model, `resume` "
-        "goes on with a run that stopped",
+        "`train`: make a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, "
+        "`update` takes over changed samples, `evaluate` distributes the model, `resume` goes on with a stopped run",
         choices=("train", *LATER),
     )
-    federation: str = setting(
-        "", "the server's own file with counts and parties; not given: `federation.npz` in the output folder"
-    )
-    parties: str = _simulated(
-        "", "simulation: the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all"
-    )
+    federation: str = setting("", "the server's own file of it; not given: `federation.npz` in the output folder")
+    parties: str = _simulated("", "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: all")
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = setting(
         0,
-        "parties that must be counted, and that must reply in each later phase for it to change the model; 0: "
-        "`min-available`. With `join`, `withdraw` and `update` those that must join, leave or change; 0: one",
+        "parties that must be counted, and reply in each later phase, or that must join, leave or change; 0: "
+        "`min-available`, or one with `join`, `withdraw` and `update`",
         low=0,
     )
     feature_names: str = _deployed("", "the columns that each party reads as features, as a list")
-    n_features: int = _deployed(
-        0, "number of features, all numbers without gaps, of files without names in common", low=0
-    )
+    n_features: int = _deployed(0, "number of columns, all numbers without gaps and without names in common", low=0)
     schema: str = _fixed(
         "",
-        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`, in one more "
-        "round from numbers of rows by level. Not given: `learn` for categories, dates or gaps of a simulation, and in "
-        "a deployment without `feature-names` and `n-features`. With `epsilon` and `secure` such columns need the file",
+        "`schema.toml`, the server's own file; or `learn`, in one more round. Not given: `learn` for categories, dates "
+        "or gaps of a simulation, and in a deployment without `feature-names` and `n-features`",
     )
     ignore: str = _fixed("", "columns that are not used where a schema is learned, as a list")
-    keep: str = _fixed(
-        "", "columns that are used though nearly all of their values differ, which else are left out as ids or notes"
-    )
+    keep: str = _fixed("", "columns that are used though they look like ids or notes, as a list")
     n_examples: int = _deployed(0, "rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "the classes, as a list with commas between, or in JSON")
 
@@ -213,32 +172,19 @@ class ProcessSettings(Settings):
 
     group = "run"
 
-    rounds: int = setting(
-        0, "rounds; 0: as many as the run needs. Later rounds ask parties that are not counted yet", low=0, high=1000
-    )
-    timeout: float = setting(
-        600.0, "seconds to wait for the parties, and for the replies of a round; 0: no limit", low=0, high=10**9
-    )
+    rounds: int = setting(0, "rounds, later ones for parties that came late; 0: as many as needed", low=0, high=1000)
+    timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
     nodes_at_a_time: int = setting(
-        0,
-        "for thousands of parties: ask so many at a time, by Flower's Message API, and add each reply as it comes; 0: "
-        "all at once, by its `Strategy` API; must be 0 with `secure`",
-        low=0,
-        high=10**6,
+        0, "for thousands of parties: ask so many at a time, by Flower's Message API; 0: all at once", low=0, high=10**6
     )
     evaluate: str = setting(
         "auto",
-        "evaluate the model on held-out samples of the parties, and select by their leave-one-out; `auto`: yes, but "
-        "not beside noisy counts in a deployment, whose epsilon does not cover the confusion matrices, unless `action` "
-        "is `evaluate`",
+        "evaluate the model on held-out samples, and select by leave-one-out; `auto`: yes, but not beside noisy counts "
+        "in a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`",
         choices=("auto", "true", "false"),
     )
-    group_column: str = setting(
-        "", "a category among the columns (sex, scanner, ward): the report has figures by its levels, too"
-    )
+    group_column: str = setting("", "a category among the columns: the report has figures by its levels, too")
     check_pooled: bool = _simulated(True, "train on the pooled data, too, and compare the counts")
-    dry_run: bool = setting(
-        False, "ask nobody: print phases, what would leave, memory and node settings, also to `plan.json`, and end"
-    )
+    dry_run: bool = setting(False, "ask nobody: print the plan, and what would leave, also to `plan.json`, and end")
     memory_limit: float = setting(4.0, "most GiB for the counting, at the server and at each simulated party", above=0)
     output_dir: str = setting("", "folder for `model.npz`, `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME")
