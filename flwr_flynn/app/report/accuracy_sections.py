@@ -19,7 +19,6 @@ from flwr_flynn.app.report.sections import (
     Section,
     left_out,
     more,
-    quantiles,
     sentence,
 )
 from flwr_flynn.model.metrics import share
@@ -60,7 +59,6 @@ def accuracy(report: Report) -> Section:
     said += (
         f", with 95 % intervals. The dashed line is the accuracy over all samples, {figure(evaluation['accuracy'])}."
     )
-    said += "" if len(rows) < 5 else f" Accuracy: {quantiles(party['accuracy'] for party in rows)}."
     title = "Accuracy by party"
     parts = [
         sentence(said),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flwr_flynn._markup import NONE, Markup, count, figure, in_bytes, shortened, table, tag
@@ -61,13 +61,6 @@ def more(summary: str, *parts: Any) -> Markup:
 def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Markup | None:
     """A note about rows beyond the most that are shown."""
     return None if n <= most else tag("p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note")
-
-
-def quantiles(values: Iterable[float]) -> str:
-    """Minimum, quartiles and maximum in words."""
-    ordered = sorted(values)
-    points = [figure(ordered[round(i * (len(ordered) - 1) / 4)]) for i in range(5)]
-    return f"lowest {points[0]}, quartiles {points[1]}, {points[2]} and {points[3]}, highest {points[4]}"
 
 
 # ---- parties
@@ -146,25 +139,13 @@ def skew(report: Report) -> Section:
     if not sizes:
         return Section("Classes by party", [])
     pooled = [sum(column) for column in zip(*sizes.values(), strict=True)]
-    total = sum(pooled)
-
-    def distance(row: Sequence[int]) -> float:
-        return sum((abs(n / sum(row) - size / total) for n, size in zip(row, pooled, strict=True)), 0.0) / 2
-
-    far = {name: distance(row) for name, row in sizes.items()}
-    order = sorted(sizes, key=lambda name: (-far[name], name))
-    rows = [(name, sizes[name][:MOST_CLASSES]) for name in order[:MOST_ROWS]]
-    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:], names[:MOST_CLASSES]
-    said = (
-        "Samples of each class at each party. The stronger the colour, the more samples, by row. "
-        f"The party furthest from the mix of all comes first: at {order[0]}, {100 * far[order[0]]:.0f} % of the "
-        "samples would have to be of another class."
-    )
+    rows = [(name, row[:MOST_CLASSES]) for name, row in [("all parties", pooled), *sizes.items()]]
+    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:MOST_ROWS], names[:MOST_CLASSES]
     parts = [
-        sentence(said),
-        shades("Training samples by party and class", "party", head, [("all parties", pooled[:MOST_CLASSES]), *first]),
+        sentence("Samples of each class at each party. The stronger the colour, the more samples, by row."),
+        shades("Training samples by party and class", "party", head, first),
         more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
-        left_out(len(sizes), "parties", order=", those nearest to the mix of all"),
+        left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),
     ]
     return Section("Classes by party", [], parts)
