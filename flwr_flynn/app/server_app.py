@@ -41,7 +41,6 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
-    _FLOWER.addFilter(one_line)
     try:
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
@@ -218,7 +217,7 @@ def _write_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
-# ---- log lines of a failed run
+# ---- the last line of a failed run
 
 # In a simulation Flower's process learns of an exception ten seconds or more later, after Ray has started. So a line
 # with the reason is printed where the exception is raised. Flower then logs the exception and, last of all, a page
@@ -228,38 +227,21 @@ _LONGEST_REASON = 2000  # characters
 _EXIT_PAGE = "Exit Code:"  # its first words in Flower 1.23 to 1.42
 
 
-def one_line(record: logging.LogRecord) -> bool:
-    """Log filter: this package's own errors, which Flower would log with a traceback, become one line."""
-    error = record.exc_info[1] if record.exc_info else None
-    if error is not None and _is_plain(error):
-        record.msg, record.args, record.exc_info = _reason(error), (), None
-    return True
-
-
 def print_failure(error: BaseException) -> None:
-    """Print the line of a failed run, and add it to the exit page that Flower will log."""
-    line = f"FAILED: {_reason(error)}"
+    """Print the line of a failed run, and add it to the exit page that Flower will log.
+
+    An error of this package needs no traceback: the line has all of it.
+    """
+    reason = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
+    line = f"FAILED: {reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
+    is_ours = isinstance(error, FlyNNError | MemoryError)
     print(line, flush=True)
 
     def with_line(record: logging.LogRecord) -> bool:
         """Log filter: drop the error where the line has all of it, and end the exit page with the line."""
         text = record.getMessage()
-        if _is_plain(error) and text == _reason(error):
-            return False
         if text.startswith(_EXIT_PAGE):
-            page = text.splitlines()[0] if _is_plain(error) else text
-            record.msg, record.args = f"{page}\n{line}", ()
-        return True
+            record.msg, record.args = f"{text.splitlines()[0] if is_ours else text}\n{line}", ()
+        return not (is_ours and record.exc_info and record.exc_info[1] is error)
 
     _FLOWER.addFilter(with_line)
-
-
-def _is_plain(error: BaseException) -> bool:
-    """True for an error whose message is enough, without a traceback."""
-    return isinstance(error, FlyNNError | MemoryError)
-
-
-def _reason(error: BaseException) -> str:
-    """The type and the message of an error, with its notes, in one line."""
-    text = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

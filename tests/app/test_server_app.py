@@ -110,20 +110,25 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
     assert found[0] == found[-1] == f"FAILED: DataError: text.csv: {what}; 18 of 18 samples; in this file: 'town'"
 
 
-def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
-    def record(error: Exception) -> tuple[str, bool]:
-        made = logging.LogRecord(
-            "flwr", 40, "", 0, "%s raised an exception", ("ServerApp",), (type(error), error, None)
-        )
-        assert server_app.one_line(made)
-        return made.getMessage(), made.exc_info is not None
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (AggregationError("1 of 2 parties counted"), "AggregationError: 1 of 2 parties counted"),
+        (MemoryError("8 TiB"), "MemoryError: 8 TiB"),
+        (AggregationError("no column " + "x" * 5000), f"AggregationError: no column {'x' * 1971}…"),
+    ],
+)
+def test_errors_of_ours_are_told_in_one_line_without_a_traceback(
+    error: Exception, line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: Any) -> None:
+        raise error
 
-    noted = AggregationError("no column")
-    noted.add_note("it has 'a'")
-    assert record(AggregationError("1 of 2 parties counted")) == ("AggregationError: 1 of 2 parties counted", False)
-    assert record(noted) == ("AggregationError: no column; it has 'a'", False)
-    assert record(MemoryError("8 TiB")) == ("MemoryError: 8 TiB", False)
-    assert record(ZeroDivisionError("x")) == ("ServerApp raised an exception", True)
+    monkeypatch.setattr(server_app, "plan_run", broken)
+    error.add_note("it has 'a'")
+    line = line if line.endswith("…") else f"{line}; it has 'a'"
+    found = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
+    assert found == [f"FAILED: {line}", "ERROR :      Exit Code: 700", f"FAILED: {line}"]
 
 
 def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
