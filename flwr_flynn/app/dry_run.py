@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from flwr_flynn.app.disclosure_file import KINDS
-from flwr_flynn.app.run_plan import RunPlan, memory_needs
+from flwr_flynn.app.run_plan import RunPlan, memory_of
 from flwr_flynn.app.settings_parser import in_json, key_of
 from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
@@ -17,10 +17,7 @@ from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
-from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.run import rounds_of
-from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.tables.schema import Schema
 
@@ -29,7 +26,8 @@ MOST_NAMES = 20  # of columns that the text lists
 
 def compiled(plan: RunPlan) -> dict[str, Any]:
     """The content of plan.json."""
-    run, config, options, memory = plan.strategy.run, plan.config, plan.strategy.run.options, _memory(plan)
+    run, config, options = plan.strategy.run, plan.config, plan.strategy.run.options
+    memory = {where: {what: round(n) for what, n in needs.items()} for where, needs in memory_of(plan).items()}
     phases = [
         {"name": phase.name, "round": rounds_of(run.phases[: index + 1]), **_disclosed(phase, options)}
         for index, phase in enumerate(run.phases)
@@ -57,26 +55,6 @@ def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
     elif phase is EVALUATION:
         kind = RESULTS if options.is_evaluated and not options.sums_results else NOTHING
     return {"kind": kind, "content": "" if kind == NOTHING else phase.content}
-
-
-def _memory(plan: RunPlan) -> dict[str, dict[str, int]]:
-    """Bytes at the server, and at a party beside its samples, by what for; each must allow the largest."""
-    options, hashes = plan.strategy.run.options, plan.hashes
-    run, specs = options.run_spec, options.counted_specs(options.run_spec.specs)
-    party = {"the counts": sum(memory_needed(spec, run.n_classes) for spec in specs)}
-    server = {"the counts of the federation": sum(memory_needed(spec, run.n_classes) for spec in run.specs)}
-    if hashes is not None:
-        needs = memory_needs(plan.config, hashes, list(run.classes), plan.parties)
-        server = {name: round(needed) for name, needed in needs.items()}
-    if run.is_secure:
-        party["the secure sum of counts"] = ENTRY_BYTES * run.n_classes * sum(spec.hash_dim for spec in specs)
-    n_examples = hashes and hashes.n_examples
-    is_gram = any(phase.name == "gram" for phase in phases_of(options))
-    if is_gram and (options.gram or n_examples):
-        n_rows = options.gram_rows(n_examples or 0, run.spec.n_features)
-        secure = ENTRY_BYTES * n_rows**2 if run.is_secure else 0  # two digits or more for each sum of products
-        party["the Gram matrix"] = round(memory_of_gram(n_rows, run.n_classes)) + secure
-    return {"server": server, "party": party}
 
 
 # ---- questions to the sites

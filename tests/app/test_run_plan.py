@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from flwr_flynn import FlyNNStrategy, secagg
 from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.rare_class import LEAST_STRENGTH, beside_noise, strength
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_plan import SharedNoise, n_rounds, private_plan, run_mechanism, training_plan
+from flwr_flynn.app.run_noise import LEAST_STRENGTH, SharedNoise, beside_noise, private_plan, run_mechanism, strength
+from flwr_flynn.app.run_plan import RunPlan, check_memory, n_rounds, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
-from tests.fakes import CLASSES, SPEC
+from tests.fakes import CLASSES, SPEC, FakeGrid
 from tests.raising import raises
 
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
@@ -58,6 +58,12 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
     assert [record.args for record in caplog.records] == [("n-features, classes",)]
 
 
+def check(config: RunConfig, parties: int | None = None) -> None:
+    """Make the plan of a new federation, and check its memory."""
+    hashes, strategy = run_plan._strategy(config, FakeGrid({}), parties, None)
+    check_memory(RunPlan(config, parties, hashes, strategy, 1))
+
+
 @pytest.mark.parametrize(
     ("settings", "fits", "too_little", "got"),
     [
@@ -78,7 +84,12 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
             "16384 columns for 5000 classes",
         ),
         ({"scaling": "none", "gram": 4096}, 1, 0.01, "for the Gram matrix of 4096 rows"),
-        ({"scaling": "none", "gram": 4096, "secure": True, "max-examples": 9}, None, 0.4, "for the Gram matrix"),
+        (
+            {"scaling": "none", "gram": 4096, "secure": True, "max-examples": 9, "min-available": 3},
+            None,
+            0.4,
+            "for the Gram matrix",
+        ),
         (
             {"scaling": "none", "hash-dim": 2**20, "secure": True, "max-examples": 9, "min-available": 100},
             4,
@@ -92,17 +103,17 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
             8,
             "8.94 GiB for the histograms of 1000 columns for 2 classes",
         ),
-        ({"n-features": 1000, "hash-dim": 64}, 1, 1e-5, "for the"),  # of an unknown number
+        ({"n-features": 1000, "hash-dim": 64}, 1, 1e-5, "for 6 hashes"),  # of an unknown number
     ],
 )
 def test_the_memory_limit_of_the_server_covers_all_phases(
     settings: dict[str, Any], fits: float | None, too_little: float, got: str
 ) -> None:
     if fits is not None:
-        training_plan(RunConfig.parse(DEPLOYED | settings | {"memory-limit": fits}), None)
+        check(RunConfig.parse(DEPLOYED | settings | {"memory-limit": fits}))
     expected = f"at most {too_little:g} GiB"
     with raises(ConfigError, field="run-config memory-limit", expected=expected) as caught:
-        training_plan(RunConfig.parse(DEPLOYED | settings | {"memory-limit": too_little}), None)
+        check(RunConfig.parse(DEPLOYED | settings | {"memory-limit": too_little}))
     assert got in caught.value.got
 
 
@@ -122,7 +133,7 @@ def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch)
     def plan(config: RunConfig, X: np.ndarray) -> None:
         dataset = datasets.Dataset(X, np.arange(4) % 2, [0, 1], "images")
         monkeypatch.setattr(datasets, "simulated_dataset", lambda _: dataset)
-        training_plan(config, 2)
+        check(config, 2)
 
     plan(config, np.zeros((4, 1000), np.uint8))
     for limit in (1.0, 2.0):
