@@ -13,10 +13,9 @@ import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
-from itertools import chain
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,8 +29,8 @@ from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.data.csv_file import CsvFile
 from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, codec, ending, objects
-from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened, opened_own
-from flwr_flynn.app.data.table_file import Batch, Reading, TableFile, unlabelled
+from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
+from flwr_flynn.app.data.table_file import Reading, TableFile, unlabelled
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
@@ -179,28 +178,14 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
 # ---- faults before anything is counted
 
 
-@dataclass
 class Site:
     """A party, what its file has, and its faults, each with the setting that mends it."""
 
-    path: Path
-    raw: dict[str, Any]  # its node config
-    faults: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
-    has_label: bool = True
-    guess: str | None = None  # the one column that may be that of the labels, where this is missing
-    labels: set[str] = field(default_factory=set)
-    file: TableFile | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name for people."""
-        return f"{self.raw['party-id']}{self.path.suffix}"
-
-    @property
-    def node(self) -> NodeConfig:
-        """Its settings."""
-        return NodeConfig.parse(self.raw)
+    def __init__(self, path: Path, raw: dict[str, Any]) -> None:
+        self.path, self.raw, self.name = path, raw, f"{raw['party-id']}{path.suffix}"  # `raw` is its node config
+        self.faults, self.columns, self.labels = list[str](), list[str](), set[str]()
+        self.file: TableFile | None = None
+        self.is_sound = False  # the file by itself
 
     @contextmanager
     def noting(self, mend: str = "") -> Iterator[None]:
@@ -215,25 +200,23 @@ class Site:
         text = f"{fault}; --set {self.raw['party-id'] if mend[0] == ':' else ''}{mend}" if mend else fault
         self.faults += [] if text in self.faults else [text]
 
-    def opened(self, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
-        """Its file as the party opens it; without the column of the labels, with the guessed one."""
-        node = self.node
-        if self.has_label:
-            return opened_own(node, features, schema)
-        rest = node.dialect(), schema, None, node.names("ignore")
-        return opened(self.path, Reading(self.guess, node.held_out_key, features, *rest))
+    def head(self) -> None:
+        """Read the settings, and the names of the columns."""
+        self.node = NodeConfig.parse(self.raw)
+        self.columns = columns_of(existing(self.path), self.node.dialect()) or []
 
     def look(self, others: set[str]) -> None:
         """Note the faults of the file by itself, and its labels; `others` are columns of other files."""
         label = as_name(self.node.label or "label")
         if self.columns and by_name(self.columns, [label]) == [None] and ending(self.path) != ".npz":
             own = [name for name in self.columns if name not in others]
-            self.has_label, self.guess = False, own[0] if len(own) == 1 else None
             got = f"those of no other file: {_quoted(own)}" if own else f"others: {_quoted(self.columns)}"
-            self.note(f"expected a column {label!r}, got {got}", f":label={self.guess or '...'}")
-        self.file = file = self.opened()
+            self.note(f"expected a column {label!r}, got {got}", f":label={own[0] if len(own) == 1 else '...'}")
+            if len(own) != 1:
+                return
+            self.node = replace(self.node, label=own[0])  # for further faults
+        self.file, n_faults = (file := opened_own(self.node)), len(self.faults)
         print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        file.n_unlabelled *= self.has_label
         for counter, mend in (("n_broken", ":separator=..."), ("n_unlabelled", ""), ("", ":gap-texts=...")):
             if not counter or getattr(file, counter):
                 with self.noting(mend):
@@ -241,12 +224,8 @@ class Site:
                 setattr(file, counter or "n_broken", 0)  # so that the next check tells the next fault
         if not file.n_rows:
             self.note("expected at least one row, got none")
-        found = {*chain.from_iterable(map(_labels_in, file.labelled()))}
-        self.labels = {*map(_plain, found)}
-
-
-def _labels_in(batch: Batch) -> list[Any]:
-    return [] if batch.labels is None else batch.labels.tolist()
+        self.is_sound = len(self.faults) == n_faults
+        self.labels = {_plain(label) for batch in file.labelled() for label in batch.labels.tolist()}  # type: ignore[union-attr]
 
 
 def _plain(label: Any) -> str:
@@ -263,7 +242,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
     """Print all faults, and return the settings with the classes of all files; None if too few can be counted."""
     for site in sites:
         with site.noting():
-            site.columns = columns_of(existing(site.path), site.node.dialect()) or []
+            site.head()
     for site in [site for site in sites if not site.faults]:
         with site.noting():
             site.look({name for other in sites if other is not site for name in other.columns})
@@ -273,7 +252,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
     known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
     for site in sites:
         others = known or set[str]().union(*(other.labels for other in sites if other is not site))
-        if others and (site.has_label or site.guess) and (odd := sorted(site.labels - others)):
+        if others and (odd := sorted(site.labels - others)):
             where = "the classes" if known else "those of the other files"
             text = f"{len(odd)} of {len(site.labels)} label values are not among {where}: {_quoted(odd)}"
             # Classes that one site alone has are usual; a site that shares none has probably another code for them.
@@ -315,8 +294,7 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
             schema = None
     for site in sites:
         if site.file is not None:
-            is_sound = len(site.faults) <= (not site.has_label)
             with site.noting("schema=FILE"):
-                file = site.opened(features, schema)
+                file = opened_own(site.node, features, schema)
                 with site.noting(":gap-texts=..."):
-                    file.check() if is_sound else None
+                    file.check() if site.is_sound else None
