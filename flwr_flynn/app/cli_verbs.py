@@ -295,9 +295,9 @@ def _schema_of(model: Model) -> Schema:
 def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
     """The rows of a file as the model takes them, and their labels, some at a time."""
     schema = _schema_of(model)
-    for batch in file.batches():
+    for batch in file.batches(labelled=False):
         if len(batch.columns[0]):
-            table = batch.table(file.all_names, file.is_named)
+            table = file.table(batch.columns)
             yield table if model.schema is not None else schema.encode(table), batch.labels
 
 

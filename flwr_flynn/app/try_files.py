@@ -225,7 +225,7 @@ class Site:
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
-        self.labels = {_plain(label) for batch in file.labelled() for label in batch.labels.tolist()}  # type: ignore[union-attr]
+        self.labels = {_plain(label) for batch in file.batches() for label in batch.labels.tolist()}  # type: ignore[union-attr]
 
 
 def _plain(label: Any) -> str:

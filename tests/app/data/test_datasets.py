@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.data.datasets import deal, held_out, splitmix64
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_settings import PARTITIONERS
+from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
