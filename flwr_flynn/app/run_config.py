@@ -24,17 +24,11 @@ from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.gaussian_rounds import MOST_ROUNDS
 
-PARTITIONERS = (
-    *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
-    *("exponential", "size", "natural-id", "grouped-natural-id"),
-)
-"""Partitioners of flwr-datasets, by names in the run config: "natural-id" is its `NaturalIdPartitioner`."""
+NATURAL = "natural-id"
+PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
+"""Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a column other than the label."""
 
-BY_ID = ("natural-id", "grouped-natural-id")
-BY_COLUMN = ("continuous", *BY_ID)
-"""Partitioners that split by a column other than the label."""
-
-_FOLLOWING = frozenset({"num_partitions", "seed", "alpha", "distribution_array"})
+_FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
 """Arguments of partitioners that other settings determine."""
 
 _MAX_PARTIES = 10**6  # of a simulation
@@ -69,7 +63,7 @@ class PartitionSettings(Settings):
     group = "partitioner"
 
     partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
-    alpha: float = _simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
+    alpha: float = _simulated(0.1, "`dirichlet`: concentration; small is skewed", above=0)
     partitioner_options: str = _simulated("", "further arguments of its class, as a JSON object; see below")
 
 
@@ -300,7 +294,7 @@ class RunConfig(
             options = json.loads(self.partitioner_options or "{}")
         except (ValueError, RecursionError):
             options = None
-        following = _FOLLOWING if self.partitioner in BY_COLUMN else _FOLLOWING | {"partition_by"}
+        following = _FOLLOWING if self.partitioner == NATURAL else _FOLLOWING | {"partition_by"}
         if not isinstance(options, dict) or following & options.keys():
             raise self.refused("partitioner_options", f"a JSON object without {', '.join(sorted(following))}")
         return options
@@ -308,7 +302,7 @@ class RunConfig(
     @property
     def partition_column(self) -> str:
         """Name of the column other than the label by which samples are distributed; "" for none."""
-        return str(self.options().get("partition_by", "")) if self.partitioner in BY_COLUMN else ""
+        return str(self.options().get("partition_by", "")) if self.partitioner == NATURAL else ""
 
     def gram_value(self) -> int | None:
         """`gram` as the strategy takes it; None for "auto"."""

@@ -25,10 +25,9 @@ from flwr_flynn.app.data.dialect import ENDINGS, ending
 from flwr_flynn.app.data.npz import ArrayFile, Arrays
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
 from flwr_flynn.app.data.table_file import Reading, TableFile
-from flwr_flynn.app.run_config import BY_COLUMN, BY_ID, RunConfig
-from flwr_flynn.errors import ConfigError, DataError, with_names
+from flwr_flynn.app.run_config import NATURAL, RunConfig
+from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.tables.table import Table
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -79,15 +78,19 @@ def deal(
             warnings.simplefilter("ignore")
             name = "".join(word.capitalize() for word in config.partitioner.split("-"))
             make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
-            defaults = _defaults(n_parties, n, len(np.unique(codes)), seed) | {"alpha": config.alpha}
-            defaults["partition_by"] = "by" if config.partitioner in BY_COLUMN else "label"
+            defaults: dict[str, Any] = {
+                **{"num_partitions": n_parties, "seed": seed, "alpha": config.alpha},
+                "partition_by": "label" if by is None else "by",
+                "min_partition_size": 0,  # an empty party is a valid party
+                "num_classes_per_partition": 2,
+                "num_shards_per_partition": 2,
+                "partition_sizes": [len(part) for part in np.array_split(order, n_parties)],
+            }
             given = {key: value for key, value in config.options().items() if key != "partition_by"}
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
             if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
                 raise ValueError(f"partition_sizes has {len(sizes)} sizes")
-            if config.partitioner == "distribution" and n_parties % (n_classes := len(np.unique(codes))):
-                raise ValueError(f"the number of parties must be a multiple of the number of classes, {n_classes}")
             if "shard_size" in given:
                 defaults["num_shards_per_partition"] = None
             arguments = {key: value for key, value in defaults.items() if key in signature(make).parameters} | given
@@ -112,26 +115,6 @@ def deal(
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
 
 
-def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict[str, Any]:
-    """Default arguments of all partitioners of flwr-datasets together, which `partitioner-options` can override."""
-    sizes = n_classes, -(-2 * n_parties // n_classes)  # of two classes at each party, a row for each class
-    return {
-        "num_partitions": n_parties,
-        "seed": seed,
-        "min_partition_size": 0,  # an empty party is a valid party
-        "num_classes_per_partition": 2,
-        "num_shards_per_partition": 2,
-        "strictness": 1.0,
-        "group_size": 5,
-        "mode": "allow-smaller",
-        "sort_unique_ids": True,
-        "partition_sizes": [len(part) for part in np.array_split(np.arange(n_samples), n_parties)],
-        "num_unique_labels_per_partition": 2,
-        "preassigned_num_samples_per_label": 5,
-        "distribution_array": np.random.default_rng(seed).lognormal(0.0, 2.0, sizes),
-    }
-
-
 @dataclass(frozen=True)
 class Dataset:
     """Samples with their classes."""
@@ -143,17 +126,12 @@ class Dataset:
     feature_names: tuple[str, ...] | None = None
     groups: npt.NDArray[Any] | None = None
 
-    @property
-    def labels(self) -> npt.NDArray[Any]:
-        """The class name of every sample."""
-        return labels_of(self.classes, self.y)
-
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
         # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
         train, held = indices[~test[indices]], indices[test[indices]]
-        labels = self.labels
+        labels = labels_of(self.classes, self.y)
         return Samples(self.X[train], labels[train], self.X[held], labels[held])
 
 
@@ -206,8 +184,7 @@ def _openml(source: str) -> Dataset:
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulation, loaded once in a process."""
-    group = config.partition_column if config.partitioner in BY_ID else ""
-    data = load_dataset(config.dataset, label=config.label, group=group)
+    data = load_dataset(config.dataset, label=config.label, group=config.partition_column)
     if not len(data.y):
         raise DataError(data.name, "at least one sample", "none")
     return data
@@ -217,26 +194,9 @@ def simulated_dataset(config: RunConfig) -> Dataset:
 def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
     """The indices of every party's samples in a simulation, dealt once in a process."""
     data = simulated_dataset(config)
-    return deal(config, n_parties, data.y, _partition_column(config, data))
-
-
-def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | None:
-    """The column by which `continuous` and the natural-id partitioners split; None for others."""
-    if config.partitioner in BY_ID:
-        if data.groups is None:
-            raise config.refused("partitioner_options", "partition_by: a file's column of ids")
-        return data.groups
-    if config.partitioner != "continuous":
-        return None
-    names = data.feature_names or tuple(str(i) for i in range(data.X.shape[1]))
-    if config.partition_column not in names:
-        error = config.refused("partitioner_options", f"partition_by: a feature of {data.name}")
-        raise with_names(error, names)
-    index = names.index(config.partition_column)
-    column = data.X.columns[index] if isinstance(data.X, Table) else data.X[:, index]
-    if column.dtype.kind not in "biuf" or np.isnan(column).any():
-        raise config.refused("partitioner_options", f"partition_by: a feature of {data.name} of numbers without gaps")
-    return np.asarray(column, np.float64)
+    if config.partitioner == NATURAL and data.groups is None:
+        raise config.refused("partitioner_options", "partition_by: a file's column of ids")
+    return deal(config, n_parties, data.y, data.groups)
 
 
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:

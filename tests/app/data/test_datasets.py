@@ -70,9 +70,7 @@ def test_held_out_takes_its_share() -> None:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "shard": {"partitioner-options": '{"keep_incomplete_shard": true}'},
-    "continuous": {"partitioner-options": '{"partition_by": "pixel_3_4"}'},
     "natural-id": {"partitioner-options": '{"partition_by": "ward"}'},
-    "grouped-natural-id": {"partitioner-options": '{"partition_by": "ward", "group_size": 2}'},
 }
 LEAVES_POINTS_OUT = {"pathological", "shard"}
 
@@ -89,19 +87,11 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("n_parties", [1, 7, 10])
 def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, wards: Path) -> None:
     config = RunConfig.parse({"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {}))
-    if name == "continuous":
-        config = RunConfig.parse({"partitioner": name} | SETTINGS[name])
     try:
         shares = datasets.simulated_shares(config, n_parties)
     except ConfigError as error:
         # A refusal by flwr-datasets becomes one line.
-        assert (name, n_parties) in {
-            ("distribution", 1),
-            ("distribution", 7),
-            ("exponential", 10),
-            ("natural-id", 1),
-            ("grouped-natural-id", 1),
-        }
+        assert (name, n_parties) in {("exponential", 10), ("natural-id", 1)}
         assert len(str(error).splitlines()) == 1
         assert (error.field, error.got) == ("run-config partitioner", name)
         return
@@ -113,13 +103,14 @@ def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, ward
     assert len(dealt) == 1797 or name in LEAVES_POINTS_OUT
 
 
-def test_every_partitioner_of_flwr_datasets_that_splits_points_is_there() -> None:
+def test_partitioners_are_those_of_flwr_datasets_that_split_points() -> None:
     import flwr_datasets.partitioner as module
 
     names = {name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")}
     # The vertical ones split features; IdToSizeFnc is what linear, square and exponential are made of.
     names = {n for n in names if n and not n.startswith("vertical") and n != "idtosizefnc"}
-    assert names == {name.replace("-", "") for name in PARTITIONERS}
+    others = {"distribution", "continuous", "innerdirichlet", "groupednaturalid"}
+    assert names - others == {name.replace("-", "") for name in PARTITIONERS}
 
 
 def test_an_empty_party_is_a_valid_party() -> None:
@@ -163,7 +154,6 @@ def test_options_are_arguments_of_flwr_datasets() -> None:
     shards = json.dumps({"num_shards_per_partition": 10**18})
     for refused, n_parties in (
         (config, 4),
-        (RunConfig(partitioner="distribution"), 7),  # no multiple of ten classes
         (RunConfig(partitioner="iid", partitioner_options='{"strictness": 1}'), 2),
         (RunConfig(partitioner="shard", partitioner_options=shards), 10),  # more than points
     ):
@@ -560,11 +550,9 @@ def test_a_size_that_no_compression_makes_allocates_nothing(tmp_path: Path) -> N
     assert memory.peak < 2**21
 
 
-@pytest.mark.parametrize(
-    ("partitioner", "expected"), [("continuous", "a feature of digits"), ("natural-id", "a file's column of ids")]
-)
-def test_a_partitioner_by_a_column_needs_that_column(partitioner: str, expected: str) -> None:
+def test_a_partitioner_by_a_column_needs_that_column() -> None:
     options = '{"partition_by": "no such column"}'
-    config = RunConfig.parse({"partitioner": partitioner, "partitioner-options": options})
-    with raises(ConfigError, field="run-config partitioner-options", expected=f"partition_by: {expected}"):
+    config = RunConfig.parse({"partitioner": "natural-id", "partitioner-options": options})
+    expected = "partition_by: a file's column of ids"
+    with raises(ConfigError, field="run-config partitioner-options", expected=expected):
         datasets.simulated_shares(config, 3)
