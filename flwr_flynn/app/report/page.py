@@ -10,20 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn._markup import Markup, count, figure, in_bytes, shortened, table, tag
+from flwr_flynn._markup import Markup, count, figure, shortened, table, tag
 from flwr_flynn.app.report import accuracy_sections, sections
-from flwr_flynn.app.report.pictures import html_page, tiles, with_interval
+from flwr_flynn.app.report.pictures import html_page
 from flwr_flynn.app.report.sections import MOST_ROWS, Report, Section
-from flwr_flynn.privacy.accounting import shown_bound
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
+    accuracy_sections.scores,
     sections.participation,
     sections.skew,
     sections.model,
     accuracy_sections.accuracy,
-    accuracy_sections.scores,
     accuracy_sections.confusion,
     accuracy_sections.curves,
     accuracy_sections.subgroups,
@@ -100,7 +99,7 @@ def _facts(section: Section) -> Markup | None:
 
 
 def _summary(report: Report) -> list[Markup]:
-    """The run in words, and its first figures."""
+    """The run in words."""
     samples = "a hidden number of samples" if report["examples"] is None else count(report["examples"], "sample")
     said = f"{figure(len(report['parties']))} of {count(sections.asked(report), 'party', 'parties')} took part, with "
     said += f"{samples} of {count(len(report['classes']), 'class', 'classes')}."
@@ -110,24 +109,4 @@ def _summary(report: Report) -> list[Markup]:
         lead.append(tag("p", "The model DIFFERS from that of the pooled data.", class_="fault"))
     if errors := report["evaluation_errors"]:
         lead.append(tag("p", f"The evaluation failed: {', '.join(errors[:5])}", class_="fault"))
-    return [*lead, tiles(_first_figures(report))]
-
-
-def _first_figures(report: Report) -> list[tuple[str, str, str]]:
-    """Name, figure and a line below it of the figures that come first."""
-    evaluation, overall = report["evaluation"] or {}, accuracy_sections.figures_of(report)["overall"] or {}
-    first = []
-    for key, name in (("accuracy", "Accuracy"), ("auroc", "AUROC")):
-        if interval := overall.get(key):
-            first.append((name, figure(interval[0]), with_interval(interval).partition(" ")[2].strip("()")))
-        elif evaluation.get(key) is not None:
-            first.append((name, figure(evaluation[key]), ""))
-    if worst := evaluation.get("worst_party"):
-        first.append(("Worst party", figure(worst["accuracy"]), worst["name"]))
-    if report["traffic"]:
-        up = sum(bytes_of["up"] for bytes_of in report["traffic"].values())
-        first.append(("Sent by a party", in_bytes(up), "on average"))
-    privacy = report["privacy"]
-    if privacy and privacy["epsilon"] is not None:
-        return [*first, ("Privacy", shown_bound(privacy["epsilon"]), "epsilon")]
-    return [*first, ("Privacy", "none", "seeded noise" if privacy else "no noise added")]
+    return lead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_flynn._markup import NONE, STYLE, Markup, figure, joined, scroll, shortened, svg, tag
+from flwr_flynn._markup import NONE, STYLE, Markup, figure, scroll, shortened, svg, tag
 
 PAGE_STYLE = Markup(
     STYLE
@@ -19,13 +19,11 @@ header,main,footer,nav{max-width:66rem;margin:0 auto;padding:0 1.5rem}
 h1{line-height:1.15;margin:2rem 0 1rem}h2{margin:0 0 .5rem}
 section{padding:2rem 0;border-top:1px solid var(--line)}
 p{margin:.5rem 0 1rem;max-width:42rem;overflow-wrap:anywhere}
-.note,footer,caption,thead th,figcaption,.tiles dt,.tiles span{color:var(--soft);font-size:.9rem}
+.note,footer,caption,thead th,figcaption{color:var(--soft);font-size:.9rem}
 .fault{border-left:3px solid var(--accent);padding-left:1rem;font-weight:600}
 a,summary{color:var(--accent)}
 .skip{position:absolute;left:-100vw;background:var(--paper)}.skip:focus{left:0}
 nav ul{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8rem,1fr));gap:1.25rem}
-.tiles dd{margin:0}.tiles b{display:block;font-size:1.75rem}
 table{font-size:.9rem;line-height:1.45;margin:.4rem 0 1rem;min-width:60%}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
 .flynn .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);padding:.4rem .6rem}
@@ -175,12 +173,3 @@ def shades(caption: str, corner: str, head: Sequence[str], rows: Sequence[tuple[
     names = [tag("th", shortened(name, 24), scope="col", class_="n") for name in head]
     headed = tag("thead", tag("tr", tag("th", corner, scope="col"), names))
     return scroll(caption, tag("table", tag("caption", caption), headed, tag("tbody", body), class_="shades"))
-
-
-def tiles(facts: Sequence[tuple[str, str, str]]) -> Markup:
-    """The figures that come first: name, figure, and a line below it."""
-    one = [
-        tag("div", tag("dt", name), tag("dd", tag("b", value), tag("span", below) if below else None))
-        for name, value, below in facts
-    ]
-    return joined(tag("dl", one, class_="tiles"))

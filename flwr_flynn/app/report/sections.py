@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flwr_flynn._markup import NONE, Markup, count, figure, in_bytes, shortened, table, tag
+from flwr_flynn._markup import NONE, Markup, figure, in_bytes, table, tag
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.pictures import shades
 from flwr_flynn.app.run_config import RunConfig
@@ -252,8 +252,8 @@ def messages(report: Report) -> Section:
 
 def privacy(report: Report) -> Section:
     """The guarantee in plain words, or that there is none."""
-    said = guarantee(report)
     if private := report["privacy"]:
+        said = guarantee(report)
         bound = "NONE: seeded noise, for simulations"
         if private["epsilon"] is not None:
             bound = f"epsilon {shown_bound(private['epsilon'])}, delta {shown_bound(private['delta'])}"
@@ -266,25 +266,15 @@ def privacy(report: Report) -> Section:
             facts.append(("  not covered", "the confusion matrices behind the figures above"))
         return Section("Privacy", facts, [*map(sentence, said)])
     if report["settings"].get("secure") is True:
-        said.append(
-            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone. Another "
-            "server can break the masks of SecAgg+."
-        )
+        first = "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone."
     else:
-        said.append(
-            "There is no privacy guarantee: exact figures left the parties without noise. Whoever reads the messages, "
-            "the server first of all, sees each party's number of samples of each class."
-        )
-    said.append(
-        "Counts of few samples say much about them. A class with one sample at a party discloses that sample's hash, "
-        "which allows guesses at the sample. The model is the sum of the counts: whoever has the model can test "
-        "whether a given sample fits it. A sum of hashes is not anonymous."
-    )
-    if report["columns"]:
-        said.append("Histograms of the columns disclose every k-th value of each column, by class; k is min-examples.")
-    if report["gram"]:
-        said.append("A Gram matrix of few samples discloses as much as the samples themselves.")
-    said.append("The setting epsilon adds noise, with a guarantee.")
+        first = "There is no privacy guarantee: exact figures left the parties without noise, for the server to see."
+    said = [
+        first,
+        "Counts of few samples say much about them: who is alone in a class discloses the hash of the sample. A sum of "
+        "hashes is not anonymous: whoever has the model can test whether a given sample fits it.",
+        "The setting epsilon adds noise, with a guarantee.",
+    ]
     return Section("Privacy", [], [*map(sentence, said)])
 
 
@@ -298,20 +288,16 @@ def guarantee(report: Report) -> list[str]:
 
 
 def settings(report: Report) -> Section:
-    """Settings and versions, and the command that runs it again."""
+    """Versions, and the command that runs it again, with the settings that differ from the defaults."""
     defaults, own = {row.key: row.default for row in RunConfig.rows()}, report["settings"]
-    given = {key: value for key, value in own.items() if key not in defaults or value != defaults[key]}
     places = _PLACES[: 2 - (own.get("action", "train") != "train")]  # which others go on with their federation
-    known = {key: value for key, value in given.items() if key in defaults and key not in places}
-    config, simulation = " ".join(f"{key}={_typed(value)}" for key, value in known.items()), report.get("simulation")
+    given = {key: own[key] for key in own if key in defaults and key not in places and own[key] != defaults[key]}
+    config, simulation = " ".join(f"{key}={_typed(value)}" for key, value in given.items()), report.get("simulation")
     nodes = f" --federation-config num-supernodes={simulation['parties']}" if simulation else ""
     command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
-    rows = [(key, shortened(json.dumps(value, ensure_ascii=False))) for key, value in given.items()][:MOST_ROWS]
-    shown = table(
-        "Settings that differ from the defaults, and versions", ("of", "value"), [*rows, *report["versions"].items()]
-    )
-    said = f"{count(len(given), 'setting')} differ from the defaults. The same run again, with the same data:"
-    return Section("Settings", [], [sentence(said), tag("pre", command), more("Settings and versions", shown)])
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    parts = sentence("The same run again, with the same data:"), tag("pre", command)
+    return Section("Settings", [("versions", versions)], parts)
 
 
 def _typed(value: Any) -> str:

@@ -156,7 +156,7 @@ def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
 
 def test_empty_sections_are_left_out() -> None:
     titles = [each.text for each in tree(page(REPORT)).iter("h2")]
-    assert titles == ["Who took part", "Figures", "Privacy", "Equality", "Settings"]
+    assert titles == ["Figures", "Who took part", "Privacy", "Equality", "Settings"]
 
 
 @pytest.mark.parametrize(("n_parties", "most"), [(10, 300_000), (1000, 500_000)])
