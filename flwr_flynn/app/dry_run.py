@@ -5,9 +5,9 @@ Everything follows from the plan of the run. No party is asked, and no other fil
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.run_plan import RunPlan, memory_of
 from flwr_flynn.app.settings_parser import in_json, key_of
@@ -76,12 +76,7 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         (purpose == "update", "previous_path", None, "the file as it was counted, where samples have changed"),
         (purpose == "withdraw", "leave", True, "at the sites that leave; the others refuse this run"),
         (looks or "schema" in names, "min_examples", None, "classes and levels of fewer samples stay at home"),
-        (
-            is_clear and "gram" in names,
-            "gram",
-            True,
-            "consent to the Gram matrix in clear; classes with fewer than min-examples in a fold stay at home",
-        ),
+        (is_clear and "gram" in names, "gram", True, "consent to the Gram matrix in clear, above min-examples"),
         (run.is_secure and is_exact, "secure", None, "may be true: statistics leave in secure sums alone"),
         (run.is_plain and "counts" in names, "secure", False, "exact figures leave in clear; a site with true refuses"),
         (options.is_evaluated, "test_fraction", None, "share of the samples that the model is evaluated on"),
@@ -100,14 +95,15 @@ def _policy(options: RunOptions) -> list[Question]:
     if mechanism is None:
         return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
     noise = unseeded(mechanism)
-    asked: list[Question] = [
+    shares: list[Question] = [("secure", True, "its noise is a share of that of the sum")]
+    return [
         ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),
         ("max_delta", noise.delta, "at least, likewise"),
         ("state_path", None, "the site's own folder for the record of its private answers"),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
+        *(shares if noise.is_share else ()),
     ]
-    return [*asked, ("secure", True, "its noise is a share of that of the sum")] if noise.is_share else asked
 
 
 def _columns(options: RunOptions) -> str:
@@ -115,12 +111,10 @@ def _columns(options: RunOptions) -> str:
     names: Any = options.run_spec.feature_names
     if options.learn_schema:
         return "any columns; the run learns which, and of what kind"
-    if isinstance(names, Schema):
-        names = names.names
     if not names:
         return f"{options.run_spec.spec.n_features} columns of numbers beside the label"
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"the columns {', '.join(names[:MOST_NAMES])}{more}"
+    names = names.names if isinstance(names, Schema) else names
+    return f"the columns {listed([*names], MOST_NAMES)}"
 
 
 # ---- text
@@ -129,10 +123,9 @@ def _columns(options: RunOptions) -> str:
 def text(made: dict[str, Any]) -> str:
     """The plan for the log."""
     lines = ["", f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, {made['rounds']} rounds"]
-    for number, phases in groupby(made["phases"], key=lambda phase: phase["round"]):
-        for phase in phases:
-            content = f": {phase['content']}" if phase["content"] else ""
-            lines.append(f"  round {number}, {phase['name']}: {KINDS[phase['kind']]}{content}")
+    for phase in made["phases"]:
+        content = f": {phase['content']}" if phase["content"] else ""
+        lines.append(f"  round {phase['round']}, {phase['name']}: {KINDS[phase['kind']]}{content}")
     for where, needs in made["memory"].items():
         lines += [f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}" for what, needed in needs.items()]
     lines += [f"  {note}" for note in made["privacy"]]
