@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -201,20 +201,14 @@ def facts_of(model: Model) -> dict[str, Any]:
     columns: Any = [{"name": name} for name in _names_of(model)] or None
     if model.schema is not None:
         columns = [{"name": column.name, "kind": column.kind, **column.to_dict()} for column in model.schema.columns]
+    rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
+    names = ("hash_dim", "row_nnz", "hash_nnz")
     members = [
-        {
-            **{name: getattr(member.spec, name) for name in ("hash_dim", "row_nnz", "hash_nnz")},
-            "rule": member.scoring.rule,
-            "decay": member.scoring.decay,
-            "weight": member.weight,
-        }
+        {name: getattr(member.spec, name) for name in names} | asdict(member.scoring) | {"weight": member.weight}
         for member in model.members
     ]
     return {
-        "classes": [
-            {"class": label, "samples": n, "prior": p}
-            for label, n, p in zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
-        ],
+        "classes": [{"class": label, "samples": n, "prior": p} for label, n, p in rows],
         "features": model.members[0].spec.n_features,
         "columns": columns,
         "members": members,

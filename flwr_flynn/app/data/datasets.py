@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -142,7 +142,7 @@ def _checked(file: TableFile) -> Dataset:
     return Dataset(X, codes, classes, file.name, file.names or None, groups)
 
 
-def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
+def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
     """Load a data set by name, or from a file."""
     if label and (source == "digits" or source.startswith("openml:")):
         raise ConfigError("label", f"none with {source[:80]}", label[:80])
@@ -158,7 +158,7 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, openml:ID or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    return _checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group, features)))
+    return _checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group)))
 
 
 def _openml(source: str) -> Dataset:

@@ -33,13 +33,10 @@ ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 _HEAD = 2**22  # bytes
 _ROWS = 200
 _BINARY = {
-    b"\x1f\x8b": "a gzip archive",
     b"PK\x03\x04": "a zip archive or an .xlsx file",
     b"PAR1": "a Parquet file",
-    b"\x28\xb5\x2f\xfd": "a Zstandard archive",
-    b"BZh": "a bzip2 archive",
-    b"\xfd7zXZ": "an xz archive",
     b"\xd0\xcf\x11\xe0": "an .xls file",
+    **dict.fromkeys((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ"), "a compressed file"),
 }
 
 
