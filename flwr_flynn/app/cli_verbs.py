@@ -20,7 +20,7 @@ import numpy as np
 from flwr_flynn._files import writing
 from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, Dialect, objects
+from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, Dialect
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
 from flwr_flynn.app.data.table_file import Reading, TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
@@ -49,7 +49,7 @@ def draft(options: Namespace) -> int:
     file = opened(existing(path), Reading(options.label, dialect=dialect))
     file.check()
     schema, left_out = counted(file).told(least).schema()
-    classes = _classes_of(file)
+    classes, _ = coded_labels(np.concatenate([*_labels(file)] or [np.zeros(0, object)]), file.name)
     label = options.label or ("y" if path.suffix.lower() == ".npz" else "label")
     shown = classes if len(classes) <= MOST_CLASSES else []
     schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
@@ -66,17 +66,6 @@ def draft(options: Namespace) -> int:
     columns = [replace(column, gap_texts=dialect.gap_texts) for column in schema.columns]
     print(to_toml(replace(schema, columns=columns), notes), end="")
     return 0
-
-
-def _classes_of(file: TableFile) -> list[str | int]:
-    different: dict[Any, None] = {}
-    for _, labels, _ in file.tables():
-        if labels is not None:
-            different.update(dict.fromkeys(labels.tolist()))
-    values = objects(list(different))
-    if all(isinstance(value, float) for value in different):
-        values = values.astype(np.float64)
-    return coded_labels(values, file.name)[0]
 
 
 def _notes(column: Column, least: int) -> dict[str, str]:
@@ -118,7 +107,8 @@ def check(options: Namespace) -> int:
     rows += [[repr(name)[:60], "", "missing", "", "", "", ""] for name in missing]
     titles = ["column", "kind", "gaps", "of another kind", "beyond range", "other levels"]
     _print_table([titles, *(row[: len(titles)] for row in rows)])
-    unknown = _unknown_labels(file, schema) if label else 0
+    book = codebook(list(schema.classes or ())) if label else {}
+    unknown = sum(value not in book for some in _labels(file) for value in some.tolist()) if book else 0
     faults = [
         (refused, "columns are missing, beside others that the schema does not have"),
         (file.n_broken, "rows have more or fewer fields than the header"),
@@ -151,7 +141,7 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
             repr(column.name)[:60],
             column.kind,
             str(gaps[index] - report.texts),
-            str(_n_other_kind(column, report.kind, report.texts, file.n_rows - gaps[index])),
+            str(report.texts if _is_read(column, report.kind) else file.n_rows - gaps[index]),
             str(beyond[index]) if column.kind == "number" else "",
             str(others[index]) if column.kind == "category" else "",
             "none" if 0 < others[index] == file.n_rows - file.n_unlabelled - gaps[index] else "",
@@ -160,16 +150,14 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     ]
 
 
-def _n_other_kind(column: Column, kind: str, n_texts: int, n_values: int) -> int:
-    return n_texts if kind == column.kind or (kind == "number" and column.kind == "category") else n_values
+def _is_read(column: Column, kind: str) -> bool:
+    """True if values of this kind are values of the column."""
+    return kind == column.kind or (kind == "number" and column.kind == "category")
 
 
-def _unknown_labels(file: TableFile, schema: Schema) -> int:
-    if not schema.classes:
-        return 0
-    book = codebook(list(schema.classes))
-    labels = ([] if found is None else found.tolist() for _, found, _ in file.tables())
-    return sum(label not in book for some in labels for label in some)
+def _labels(file: TableFile) -> Iterator[Any]:
+    """The labels of a file, some at a time."""
+    return (batch.labels for batch in file.batches() if batch.labels is not None)
 
 
 def _print_table(rows: list[list[str]]) -> None:
