@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_verbs
-from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES
+from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.tables.texts import DATE_FORMATS
 

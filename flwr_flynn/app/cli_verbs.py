@@ -20,9 +20,9 @@ import numpy as np
 from flwr_flynn._files import writing
 from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, Dialect
+from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
-from flwr_flynn.app.data.table_file import Reading, TableFile, unlabelled
+from flwr_flynn.app.data.table_file import Dialect, Reading, TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file

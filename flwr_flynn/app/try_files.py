@@ -25,9 +25,8 @@ from flwr.serverapp import Grid
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.data.dialect import ending, objects
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
-from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.table_file import TableFile, ending, objects
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema

@@ -14,13 +14,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.csv_file import CsvFile, header_of
-from flwr_flynn.app.data.dialect import ENDINGS, Dialect, detected, ending, objects, unreadable
+from flwr_flynn.app.data.csv_file import CsvFile, detected, header_of
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.npz import ArrayFile, read_npz
 from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
 from flwr_flynn.app.data.private_file import PrivateFile, private_file
-from flwr_flynn.app.data.table_file import ALL, Reading, TableFile
+from flwr_flynn.app.data.table_file import ALL, ENDINGS, Dialect, Reading, TableFile, ending, objects, unreadable
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows

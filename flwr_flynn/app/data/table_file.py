@@ -7,10 +7,12 @@ a `Table`.
 
 from __future__ import annotations
 
+import csv
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,7 +21,6 @@ import numpy.typing as npt
 
 from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column
@@ -27,6 +28,56 @@ from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first, of_g
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_gap, level_of, places
 from flwr_flynn.tables.texts import BESIDE, as_name, gaps_with
+
+Array = npt.NDArray[Any]
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
+
+ENDINGS = (".csv", ".parquet", ".npz")
+
+
+def ending(path: Path) -> str:
+    """The ending of a file's name, one of `ENDINGS` if the file can be read."""
+    return path.suffix.lower()
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """The error about a file that no parser reads."""
+    if isinstance(error, DataError):
+        return error
+    got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__  # of a parser, which names no value
+    return DataError(path.name, f"a readable {ending(path)} file", got)
+
+
+def objects(values: Sequence[Any] | Array) -> Array:
+    """Python's values in an array: in a text type of NumPy each value would be as wide as the longest."""
+    found = np.empty(len(values), object)
+    found[:] = values.tolist() if isinstance(values, np.ndarray) else values
+    return found
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Form of the texts of a file.
+
+    Parameters
+    ----------
+    separator, decimal, encoding, date_format : str
+        "" is detected: the first three from the head of the file, the last by the values of each column.
+    gap_texts : sequence of str
+        Texts of missing values beside `GAP_TEXTS`.
+    """
+
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
+    gap_texts: Sequence[str] = ()
+    date_format: str = ""
+
+    def __str__(self) -> str:
+        mark = "decimal comma" if self.decimal == "," else "decimal point"
+        return f"{self.encoding.upper()}, {SEPARATORS[self.separator]}, {mark}"
+
 
 Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
@@ -42,7 +93,6 @@ class Layout(NamedTuple):
     left_out: tuple[str, ...]
 
 
-Array = npt.NDArray[Any]
 Features = tuple[str, ...]
 
 

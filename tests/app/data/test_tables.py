@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data import csv_file, own_file
+from flwr_flynn.app.data.csv_file import detected
 from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.dialect import Dialect, detected
 from flwr_flynn.app.data.own_file import columns_of, counted, encoded_share, opened, own_share
-from flwr_flynn.app.data.table_file import Reading
+from flwr_flynn.app.data.table_file import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
@@ -155,7 +155,7 @@ def test_private_parties_have_no_dialects(tmp_path: Path) -> None:
 
 
 def test_an_encoding_that_shows_behind_the_head_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flwr_flynn.app.data.dialect._HEAD", 64)
+    monkeypatch.setattr("flwr_flynn.app.data.csv_file._HEAD", 64)
     path = written(tmp_path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
     with raises(DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"):
