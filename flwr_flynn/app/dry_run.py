@@ -36,7 +36,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "format": 2,
         "action": config.action,
         "parties": plan.parties or config.min_available or 1,
-        "rounds": plan.rounds,
+        "rounds": run.num_rounds,
         "phases": phases,
         "memory": memory,
         "privacy": plan.notes,

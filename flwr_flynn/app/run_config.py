@@ -179,11 +179,10 @@ class FederationSettings(Settings):
 
 @dataclass(frozen=True)
 class ProcessSettings(Settings):
-    """The rounds of the run, its limits and its output."""
+    """The limits of the run, and its output."""
 
     group = "run"
 
-    rounds: int = setting(0, "rounds, later ones for parties that came late; 0: as many as needed", low=0, high=1000)
     timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
     nodes_at_a_time: int = setting(
         0, "for thousands of parties: ask so many at a time, by Flower's Message API; 0: all at once", low=0, high=10**6

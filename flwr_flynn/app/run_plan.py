@@ -61,7 +61,6 @@ class RunPlan:
     parties: int | None  # SuperNodes of a simulation; None in a deployment
     hashes: HashPlan | None  # None for a federation that exists
     strategy: FlyNNStrategy | message.FlyNNStrategy
-    rounds: int
     beside_noise: str = ""  # the rarest class, where its counts get noise
 
     @property
@@ -87,7 +86,7 @@ def plan_run(
         datasets.simulated_dataset(config)
     parties = _simulated_parties(grid)
     hashes, strategy = _strategy(config, grid, parties, saved, on_phase=on_phase)
-    plan = RunPlan(config, parties, hashes, strategy, n_rounds(config, strategy.run))
+    plan = RunPlan(config, parties, hashes, strategy)
     if hashes is None:
         return plan
     check_memory(plan)
@@ -96,14 +95,6 @@ def plan_run(
     said = beside_noise(config, hashes, mechanism, config.min_available or parties or 1)
     log(logging.INFO, "FlyNN: %s", said)
     return replace(plan, beside_noise=said)
-
-
-def n_rounds(config: RunConfig, run: Run) -> int:
-    """The number of rounds, which must be enough for the counting."""
-    least = run.rounds_to_count
-    if 0 < config.rounds < least:
-        raise config.refused("rounds", f"at least {least} with scaling = {config.scaling}")
-    return config.rounds or run.num_rounds
 
 
 def _strategy(

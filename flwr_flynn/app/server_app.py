@@ -70,9 +70,11 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
         threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
-        return run_rounds(strategy, grid, context, plan.rounds, config.timeout, threshold if config.secure else None)
+        return run_rounds(
+            strategy, grid, context, strategy.num_rounds, config.timeout, threshold if config.secure else None
+        )
     try:
-        strategy.start(grid, num_rounds=plan.rounds, timeout=config.timeout or NO_LIMIT)
+        strategy.start(grid, num_rounds=strategy.num_rounds, timeout=config.timeout or NO_LIMIT)
     except Exception as error:
         if strategy.run.due is not EVALUATION or not strategy.run.is_enough:
             raise

@@ -259,7 +259,7 @@ def run_of(
     clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
     Server(client_manager=clients, strategy=strategy).fit(strategy.num_rounds, timeout=None)
     monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
-    found = reports.compared(RunPlan(config, 3, plan, strategy, 4), 3, strategy.federation("1"))
+    found = reports.compared(RunPlan(config, 3, plan, strategy), 3, strategy.federation("1"))
     if config.gram_value():
         n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.specs)
         assert reports.gram(strategy.run) == {"rows": n_rows, "examples": 180, "used": True, "missing": {}}

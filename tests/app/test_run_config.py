@@ -63,11 +63,11 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("test-fraction", 1.5, "expected a number from 0 below 1, got 1.5"),
         ("hash-dim", -1, "expected an integer of at least 0, got -1"),
         ("hash-dim", 2.5, "expected an integer of at least 0, got 2.5"),
-        ("rounds", -1, "expected an integer from 0 to 1000, got -1"),
+        ("nodes-at-a-time", -1, "expected an integer from 0 to 1000000, got -1"),
         ("check-pooled", 1, "expected true or false, got 1"),
         ("evaluate", 1, "expected one of auto, true, false, got 1"),
         ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
-        ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
+        ("nodes-at-a-time", -(10**400), "expected an integer from 0 to 1000000, got -1" + 78 * "0"),
         ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
         ("gram", -1, 'expected "auto" or an integer from 0 to 4096, got "-1"'),
         ("gram", 15, 'expected 0, or at least 16, got "15"'),
@@ -89,8 +89,8 @@ def test_a_bad_value_is_one_line_with_key_expected_and_got(key: str, value: Any,
 
 
 def test_numbers_are_taken_as_users_type_them() -> None:
-    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "rounds": 2.0})
-    assert (config.alpha, config.timeout, config.rounds) == (1.0, 5.0, 2)
+    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "min-parties": 2.0})
+    assert (config.alpha, config.timeout, config.min_parties) == (1.0, 5.0, 2)
     assert config.decay_value() == 0.8
     assert RunConfig().decay_value() == "auto"
 
@@ -216,7 +216,9 @@ def test_settings_that_a_simulation_or_a_deployment_ignores() -> None:
     config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
     assert config.ignored(simulated=True) == ["n-features", "n-examples", "classes"]
     assert RunConfig(feature_names="a").ignored(simulated=True) == ["feature-names"]
-    config = RunConfig.parse({"test-fraction": 0, "min-examples": 9, "check-pooled": False, "seed": 3, "rounds": 2})
+    config = RunConfig.parse(
+        {"test-fraction": 0, "min-examples": 9, "check-pooled": False, "seed": 3, "min-parties": 2}
+    )
     assert config.ignored(simulated=False) == ["test-fraction", "min-examples", "check-pooled"]
 
 

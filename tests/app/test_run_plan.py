@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn import FlyNNStrategy, secagg
+from flwr_flynn import secagg
 from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_noise import LEAST_STRENGTH, SharedNoise, beside_noise, private_plan, run_mechanism, strength
-from flwr_flynn.app.run_plan import RunPlan, check_memory, n_rounds, training_plan
+from flwr_flynn.app.run_plan import RunPlan, check_memory, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
@@ -61,7 +61,7 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
 def check(config: RunConfig, parties: int | None = None) -> None:
     """Make the plan of a new federation, and check its memory."""
     hashes, strategy = run_plan._strategy(config, FakeGrid({}), parties, None)
-    check_memory(RunPlan(config, parties, hashes, strategy, 1))
+    check_memory(RunPlan(config, parties, hashes, strategy))
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,6 @@ def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch)
         assert "histograms of 1000 columns" in caught.value.got
     # The simulated parties' own floor: a bin has five values or more.
     plan(replace(config, memory_limit=2.0, min_examples=5), np.zeros((4, 1000), np.float32))
-
-
-def test_rounds_must_do_for_the_counting() -> None:
-    plan = RunConfig(scaling="auto").plan(4, None, 3)
-    run = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1).run
-    with raises(ConfigError, field="run-config rounds", got=1):
-        n_rounds(RunConfig(rounds=1), run)
-    assert n_rounds(RunConfig(rounds=2), run) == 2
-    assert n_rounds(RunConfig(), run) == 3  # columns; counts, selection; evaluation
 
 
 def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:

@@ -150,7 +150,7 @@ def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failin
         return []
 
     strategy = message.FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=2, decay=0.5, min_available_nodes=2)
-    plan = RunPlan(RunConfig(), None, None, strategy, strategy.num_rounds)
+    plan = RunPlan(RunConfig(), None, None, strategy)
     with nullcontext() if failing == EVALUATE else pytest.raises(OSError, match="no connection"):
         found = server_app._run(plan, FakeGrid(nodes, between=fail), Context(1, 0, {}, RecordDict(), {}))
         assert found == ["OSError"]

@@ -235,7 +235,7 @@ def test_labels_of_very_many_values_are_refused(
     ("text", "field"),
     [
         ("decay=2", "run-config decay"),
-        ("rounds=x", "run-config rounds"),
+        ("timeout=x", "run-config timeout"),
         ("dry-run=1", "run-config dry-run"),
         ("epsilon=1", "--set"),
         ("min-available=1", "--set"),
