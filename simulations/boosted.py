@@ -23,7 +23,7 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
         """Place of the sender in newer versions."""
 
 
-from flwr_flynn.app.data.datasets import Share
+from flwr_flynn.federated.samples import Samples
 from simulations.results import Array, Row
 from simulations.splits import Parts
 from simulations.trees_page import BAGGING, CYCLIC
@@ -40,7 +40,7 @@ class Recipe:
     rounds: int
 
 
-def sample_weights(share: Share, table: Array, weights: str) -> Array:
+def sample_weights(share: Samples, table: Array, weights: str) -> Array:
     """Weights of a party's samples that balance classes, its "own" or "pooled" ones by the counts of all parties."""
     counts = table.sum(axis=0) if weights == "pooled" else np.bincount(share.y, minlength=table.shape[1])
     balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))

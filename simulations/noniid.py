@@ -45,9 +45,10 @@ from flwr.common import NDArrays, ndarrays_to_parameters
 from scipy.special import log_softmax
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
-from flwr_flynn.app.data.datasets import Dataset, Share
+from flwr_flynn.app.data.datasets import Dataset
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.samples import Samples
 from flwr_flynn.model.model import log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_page as page
@@ -193,7 +194,7 @@ def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where
     return scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
 
 
-def personalized(model: FlyNNClassifier, share: Share) -> Array:
+def personalized(model: FlyNNClassifier, share: Samples) -> Array:
     """Predicted classes of a party's held-out samples."""
     mine = model.with_prior(share.y) if len(share.y) else model
     return np.asarray(mine.predict(share.X_test) if len(share.y_test) else np.zeros(0, np.int64))
@@ -215,7 +216,7 @@ def with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
     return scores | counted | {"drop": max(-drop, 0.0), "drop of": of if drop < 0 else 0}
 
 
-def with_class_prior(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
+def with_class_prior(share: Samples, weights: NDArrays, n_per_class: Array) -> Array:
     """Predicted classes of a party's held-out samples, (n,), with its own class frequencies.
 
     `n_per_class`, (L,), are the samples that the weights were trained on.

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn import FlyNNClassifier, HashPlan
-from flwr_flynn.app.data.datasets import Dataset, Share, deal, held_out, load_dataset
+from flwr_flynn.app.data.datasets import Dataset, deal, held_out, load_dataset
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.samples import Samples
 from simulations import runner
 from simulations.baselines import balanced_accuracy
 from simulations.results import Array
@@ -67,11 +68,11 @@ class Parts:
 
     Parameters
     ----------
-    shares : list of Share
+    shares : list of Samples
     n_classes : int
     """
 
-    shares: list[Share]
+    shares: list[Samples]
     n_classes: int
 
     def parties(self, **options: Any) -> list[Party]:
@@ -83,10 +84,10 @@ class Parts:
         ]
 
     @cached_property
-    def pooled(self) -> Share:
+    def pooled(self) -> Samples:
         """All samples, as if one party held them."""
         names = ("X", "y", "X_test", "y_test")
-        return Share(*(np.concatenate([getattr(share, name) for share in self.shares]) for name in names))
+        return Samples(*(np.concatenate([getattr(share, name) for share in self.shares]) for name in names))
 
     @cached_property
     def class_table(self) -> Array:
@@ -110,7 +111,7 @@ class Parts:
         outside = held_out(len(self.pooled.y), TEST_FRACTION, seed)
         ends = np.cumsum([len(share.y) for share in self.shares])
         for share, out in zip(self.shares, np.split(outside, ends[:-1]), strict=True):
-            shares.append(Share(share.X[~out], share.y[~out], share.X[out], share.y[out]))
+            shares.append(Samples(share.X[~out], share.y[~out], share.X[out], share.y[out]))
         return replace(self, shares=shares)
 
     def right_by_party(self, predicted: Array) -> list[Array]:
@@ -224,7 +225,7 @@ def uneven_sizes(n: int, n_parties: int) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def shifted(share: Share, deviation: Array, seed: tuple[int, int]) -> Share:
+def shifted(share: Samples, deviation: Array, seed: tuple[int, int]) -> Samples:
     """A party's samples as its own instruments would have measured them: each column with a gain and an offset.
 
     Gains are log-normal with sigma 0.2, offsets normal with half of the column's standard deviation. The samples that

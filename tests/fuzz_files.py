@@ -73,7 +73,7 @@ def use_run_config(given: Any) -> None:
     assert repr(RunConfig.parse(as_given(config))) == repr(config)
     config = config.resolved()
     config.class_list()
-    config.feature_list()
+    config.columns("feature_names")
     config.options()
     config.decay_value()
     config.plan(4, 100, 3)
@@ -344,10 +344,10 @@ class Files:
             assert np.isfinite(loaded.X).all()
             assert not len(loaded.y) or 0 <= loaded.y.min() <= loaded.y.max() < len(loaded.classes)
             again = self.folder / "again.npz"
-            np.savez(again, X=loaded.X, y=loaded.labels)
+            np.savez(again, X=loaded.X, y=np.array(loaded.classes)[loaded.y])
             same = datasets.load_dataset(str(again))
             np.testing.assert_array_equal(same.X, loaded.X)
-            np.testing.assert_array_equal(same.labels, loaded.labels)
+            np.testing.assert_array_equal(np.array(same.classes)[same.y], np.array(loaded.classes)[loaded.y])
 
         return use
 

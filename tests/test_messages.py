@@ -14,7 +14,7 @@ import pytest
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNStrategy, HashSpec
 from flwr_flynn.app import run_plan
-from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import FlyNNError
@@ -89,10 +89,10 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "feature-names, got missing": lambda _: run_plan.training_plan(
         RunConfig.parse({"classes": "a,b", "min-available": 2, "scaling": "none"}), None
     ),
-    "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
+    "run-config federation: expected the server's own file with action = join, got none": lambda _: RunConfig.parse(
         {"action": "join"}
     ),
-    "node-config data-path: expected a file 'gone.csv', got no such file": lambda _: datasets.own_share(
+    "node-config data-path: expected a file 'gone.csv', got no such file": lambda _: own_file.own_share(
         NodeConfig(data_path="gone.csv")
     ),
     "node-config max-epsilon: expected a number above 0, got 0": lambda _: NodeConfig.parse(

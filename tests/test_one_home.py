@@ -26,7 +26,7 @@ CAPABILITIES = {
     ),
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
     "group-column": (r"group[-_]column|subgroup", "federated/evaluation_result.py"),
-    "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_plan.py privacy/noise_mechanisms.py"),
+    "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_noise.py privacy/noise_mechanisms.py"),
     "noisy-refinement": (
         r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",
         "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/noise_mechanisms.py "

@@ -17,8 +17,8 @@ SIZES = {
     "privacy": 980,
     "federated": 3829,
     "flower": 884,
-    "app": 4214,
-    "all": 15018,
+    "app": 3492,
+    "all": 14586,
     "simulations": 3999,
 }
 SLACK = 20

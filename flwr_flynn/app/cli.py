@@ -6,18 +6,16 @@ Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_verbs
-from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES, Dialect
-from flwr_flynn.app.report import page
+from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.tables.texts import DATE_FORMATS
 
@@ -32,41 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("once", UserWarning)
             warnings.showwarning = _in_one_line  # type: ignore[assignment]
-            return _run(options)
+            return _VERBS[options.verb].run(options)
     except BrokenPipeError:  # whoever reads the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (FlyNNError, OSError, MemoryError) as error:
         print(f"flwr-flynn: {_one_line(error)}", file=sys.stderr)
         return 1
-
-
-def _run(options: argparse.Namespace) -> int:
-    verb = options.verb
-    if verb == "show":
-        return cli_verbs.show(options.model, as_json=options.json)
-    if verb == "report":
-        return page.show(options.metrics)
-    separator = SEPARATOR_NAMES.get(options.separator, "")
-    dialect = Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
-    if verb == "try":
-        from flwr_flynn.app import try_files  # it takes Flower
-
-        keys = "label", "separator", "decimal", "encoding", "date_format"
-        node = {key.replace("_", "-"): value for key in keys if (value := getattr(options, key))}
-        node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
-        return try_files.run_files(options.files, node, options.by, options.out, options.set)
-    if verb == "score":
-        return cli_verbs.score(
-            options.model, Path(options.file), options.label, Path(options.out), dialect, options.threshold
-        )
-    if verb == "schema":
-        return cli_verbs.draft(Path(options.file), options.label, options.min_examples, dialect)
-    if verb == "check":
-        return cli_verbs.check(Path(options.file), options.schema, options.label, dialect)
-    path = Path(options.file)
-    given = options.formulas, options.keep, options.threshold
-    return cli_verbs.predict(options.model, path, options.abstain, dialect, *given)
 
 
 def _in_one_line(message: Warning | str, category: type[Warning], *_: object) -> None:
@@ -85,68 +55,6 @@ def _one_line(error: BaseException) -> str:
     return " ".join("; ".join([str(error), *notes]).split())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("flwr-flynn", description="Files and models of FlyNN.")
-    parser.add_argument("--version", action="version", version=f"flwr-flynn {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    of_files = argparse.ArgumentParser(add_help=False)
-    group = of_files.add_argument_group("CSV files; what is not given is detected")
-    group.add_argument("--separator", default="", choices=tuple(SEPARATOR_NAMES))
-    group.add_argument("--decimal", default="", choices=(".", ","), help="decimal mark")
-    group.add_argument("--encoding", default="", choices=ENCODINGS)
-    group.add_argument("--gap-text", action="append", default=[], help="a text of missing values; may be repeated")
-    group.add_argument("--date-format", default="", choices=DATE_FORMATS, metavar="|".join(DATE_FORMATS[:4]))
-
-    labelled = argparse.ArgumentParser(add_help=False)
-    labelled.add_argument("--label", default="", help="the column of labels; `label` (`y` in NPZ) by default")
-
-    verb = verbs.add_parser("schema", parents=[of_files, labelled], help="draft a schema from one's own file")
-    verb.add_argument("file", help="a .csv, .parquet or .npz file")
-    help_ = "rows that a level needs to be named (default: 5)"
-    verb.add_argument("--min-examples", type=_at_least_1, default=5, help=help_)
-    verb = verbs.add_parser("check", parents=[of_files], help="what a schema refuses of a file")
-    verb.add_argument("file", help="a .csv, .parquet or .npz file")
-    verb.add_argument("schema", help="a schema in TOML")
-    verb.add_argument("--label", default="", help="the column of labels; that of the schema by default")
-
-    verb = verbs.add_parser("try", parents=[of_files, labelled], help="run a federation of files in this process")
-    verb.add_argument("files", nargs="+", help="a .csv, .parquet or .npz file of each party")
-    verb.add_argument("--by", default="", metavar="COLUMN", help="split one file: a party for each value of a column")
-    verb.add_argument("--out", default="", metavar="FOLDER", help="folder of the results (default: flwr-flynn-try)")
-    help_ = "a run setting, or PARTY:KEY=VALUE for a node setting of one party; may be repeated"
-    verb.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help_)
-
-    verb = verbs.add_parser("show", help="what a model file holds")
-    verb.add_argument("model", help="a model file (.npz)")
-    verb.add_argument("--json", action="store_true", help="as JSON")
-
-    verb = verbs.add_parser("report", help="the page of a run, as HTML")
-    verb.add_argument("metrics", help="a metrics.json")
-
-    decided = argparse.ArgumentParser(add_help=False)
-    help_ = "of two classes, take the rarer one from this probability on (default: the more probable one)"
-    decided.add_argument("--threshold", type=_share, metavar="P", help=help_)
-
-    verb = verbs.add_parser("predict", parents=[of_files, decided], help="classify the rows of a file, as CSV")
-    verb.add_argument("model", help="a model file (.npz)")
-    verb.add_argument("file", help="a .csv, .parquet or .npz file; further columns are ignored")
-    verb.add_argument(
-        "--abstain", type=_share, default=0.0, metavar="P", help="leave the class empty below this probability"
-    )
-    help_ = "leave classes such as =A1 as they are, which a spreadsheet computes"
-    verb.add_argument("--formulas", action="store_true", help=help_)
-    help_ = "copy this column of the file in front; may be repeated"
-    verb.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=help_)
-
-    verb = verbs.add_parser(
-        "score", parents=[of_files, labelled, decided], help="figures of a model on a file with labels"
-    )
-    verb.add_argument("model", help="a model file (.npz)")
-    verb.add_argument("file", help="a .csv, .parquet or .npz file with labels; further columns are ignored")
-    verb.add_argument("--out", default="scores.csv", help="file of the figures (default: scores.csv)")
-    return parser
-
-
 def _at_least_1(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1):
         raise argparse.ArgumentTypeError("expected an integer of at least 1")
@@ -158,3 +66,86 @@ def _share(text: str) -> float:
         return number("abstain", float(text), 0, 1)
     except (ValueError, ConfigError):
         raise argparse.ArgumentTypeError("expected a number from 0 to 1") from None
+
+
+def _try(options: argparse.Namespace) -> int:
+    from flwr_flynn.app import try_files  # it takes Flower
+
+    return try_files.run(options)
+
+
+# ---- the command line
+
+_OWN_FILE = "a .csv, .parquet or .npz file"
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "model": {"help": "a model file (.npz)"},
+    "file": {"help": f"{_OWN_FILE}; columns that are not asked for are ignored"},
+    "files": {"nargs": "+", "help": f"{_OWN_FILE} of each party"},
+    "schema": {"help": "a schema in TOML"},
+    "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
+    "--min-examples": {"type": _at_least_1, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
+    "--set": {
+        "action": "append",
+        "metavar": "KEY=VALUE",
+        "help": "a run setting, or PARTY:KEY=VALUE for a node setting of one party; may be repeated",
+    },
+    "--out": {"help": "where the results are written"},
+    "--threshold": {
+        "type": _share,
+        "default": None,
+        "metavar": "P",
+        "help": "of two classes, take the rarer one from this probability on (default: the more probable one)",
+    },
+    "--abstain": {
+        "type": _share,
+        "default": 0.0,
+        "metavar": "P",
+        "help": "leave the class empty below this probability",
+    },
+    "--keep": {"action": "append", "metavar": "COLUMN", "help": "copy this column in front; may be repeated"},
+    "--separator": {"choices": tuple(SEPARATOR_NAMES), "help": "of a CSV file, as what follows; else detected"},
+    "--decimal": {"choices": (".", ","), "help": "decimal mark"},
+    "--encoding": {"choices": ENCODINGS},
+    "--gap-text": {"action": "append", "help": "a text of missing values; may be repeated"},
+    "--date-format": {"choices": DATE_FORMATS, "metavar": "|".join(DATE_FORMATS[:4])},
+}
+_OF_FILES = ("--separator", "--decimal", "--encoding", "--gap-text", "--date-format")
+
+
+class Verb(NamedTuple):
+    """One verb: a line about it, its function, and its arguments."""
+
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    arguments: tuple[str, ...]
+
+
+_VERBS = {
+    "schema": Verb("draft a schema from one's own file", cli_verbs.draft, ("file", "--label", "--min-examples")),
+    "check": Verb("what a schema refuses of a file", cli_verbs.check, ("file", "schema", "--label")),
+    "try": Verb("run a federation of files in this process", _try, ("files", "--label", "--out", "--set")),
+    "show": Verb("what a model file holds, as JSON", cli_verbs.show, ("model",)),
+    "predict": Verb(
+        "classify the rows of a file, as CSV",
+        cli_verbs.predict,
+        ("model", "file", "--abstain", "--threshold", "--keep"),
+    ),
+    "score": Verb(
+        "figures of a model on a file with labels",
+        cli_verbs.score,
+        ("model", "file", "--label", "--threshold", "--out"),
+    ),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("flwr-flynn", description="Files and models of FlyNN.")
+    parser.add_argument("--version", action="version", version=f"flwr-flynn {__version__}")
+    parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in _VERBS.items():
+        of_verb = parsers.add_parser(name, help=verb.help)
+        for argument in (*verb.arguments, *(() if name == "show" else _OF_FILES)):
+            given = _ARGUMENTS[argument]
+            default = {"default": [] if "action" in given else ""} if argument.startswith("-") else {}
+            of_verb.add_argument(argument, **default | given)
+    return parser

@@ -1,4 +1,4 @@
-"""Verbs of `flwr-flynn`: `schema` drafts one of a file, `check` compares them; `show` and `predict` need a model."""
+"""Verbs of `flwr-flynn`: `schema` drafts one of a file, `check` compares them; the others need a model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import csv
 import hashlib
 import json
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,15 @@ import numpy as np
 from flwr_flynn._files import writing
 from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import Dialect, objects
-from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import Reading, TableFile, unlabelled
+from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES
+from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
+from flwr_flynn.app.data.table_file import Dialect, Reading, TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
-from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import by_name
@@ -38,17 +37,27 @@ from flwr_flynn.tables.texts import as_name, is_beside
 MOST_CLASSES = 1024
 
 
-def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
+def dialect_of(options: Namespace) -> Dialect:
+    """The dialect of CSV files, as far as the command line gives it."""
+    separator = SEPARATOR_NAMES.get(options.separator, "")
+    return Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
+
+
+def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
-    file = opened(existing(path), Reading(label, dialect=dialect))
+    path, least, dialect = Path(options.file), options.min_examples, dialect_of(options)
+    file = opened(existing(path), Reading(options.label, dialect=dialect))
     file.check()
-    summary = counted(file).told(min_examples)
-    schema, left_out = summary.schema()
-    classes = _classes_of(file)
-    label = label or ("y" if path.suffix.lower() == ".npz" else "label")
+    schema, left_out = counted(file).told(least).schema()
+    classes, _ = coded_labels(np.concatenate([*_labels(file)] or [np.zeros(0, object)]), file.name)
+    label = options.label or ("y" if path.suffix.lower() == ".npz" else "label")
     shown = classes if len(classes) <= MOST_CLASSES else []
     schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
-    notes = _notes(schema, summary, len(classes), min_examples)
+    notes = {("", "classes"): "Discloses which classes your file has."}
+    if not shown:
+        notes["", "classes"] = f"Not listed: {len(classes)} classes. Are these labels?"
+    for column in schema.columns:
+        notes |= {(column.name, key): text for key, text in _notes(column, least).items()}
     if left_out:
         named = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
         notes["", ""] = "\n".join(["Left out:", *named])
@@ -59,42 +68,26 @@ def draft(path: Path, label: str, min_examples: int, dialect: Dialect) -> int:
     return 0
 
 
-def _classes_of(file: TableFile) -> list[str | int]:
-    different: dict[Any, None] = {}
-    for _, labels, _ in file.tables():
-        if labels is not None:
-            different.update(dict.fromkeys(labels.tolist()))
-    values = objects(list(different))
-    if all(isinstance(value, float) for value in different):
-        values = values.astype(np.float64)
-    return coded_labels(values, file.name)[0]
-
-
-def _notes(schema: Schema, summary: TableSummary, n_classes: int, min_examples: int) -> dict[tuple[str, str], str]:
-    """Comments on a draft, by column and key."""
-    notes = {("", "classes"): "Discloses which classes your file has."}
-    if n_classes > MOST_CLASSES:
-        notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
-    for column in schema.columns:
-        if column.kind == "category":
-            n_rare = "" if min_examples == 1 else f"; levels of fewer than {min_examples} rows are left out"
-            notes[column.name, "levels"] = f"Discloses that your file has these {len(column.levels)} levels{n_rare}."
-        elif column.kind == "number":
-            notes[column.name, ""] = (
-                "low and high: not drafted, since the least and the greatest value of your file would disclose them.\n"
-                "Take them from the meaning of the column; values beyond are refused. They need not be given.\n"
-                "low =\nhigh ="
-            )
-        has = "has" if summary.columns[column.name].gaps else "has no, or few,"
-        notes[column.name, "gaps"] = f"Discloses that your file {has} missing values here; true is always right."
+def _notes(column: Column, least: int) -> dict[str, str]:
+    """Comments on a column of a draft, by key."""
+    notes = {"gaps": "Discloses whether your file has missing values here; true is always right."}
+    if column.kind == "category":
+        rare = f"those of fewer than {least} rows are left out"
+        notes["levels"] = f"Discloses that your file has these {len(column.levels)} levels; {rare}."
+    elif column.kind == "number":
+        notes[""] = (
+            "low and high: not drafted, since the least and the greatest value of your file would disclose them.\n"
+            "Take them from the meaning of the column; values beyond are refused. They need not be given.\n"
+            "low =\nhigh ="
+        )
     return notes
 
 
-def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
+def check(options: Namespace) -> int:
     """Print what a schema refuses of a file, by column and count; 1 if that is something."""
-    schema = read_schema(schema_path)
+    path, schema, dialect = Path(options.file), read_schema(options.schema), dialect_of(options)
     there = columns_of(existing(path), dialect)
-    label = label or schema.label
+    label = options.label or schema.label
     missing, refused = [], 0
     if schema.is_named and there is not None:
         indices = dict(zip(schema.names, by_name(there, schema.names), strict=True))
@@ -114,7 +107,8 @@ def check(path: Path, schema_path: str, label: str, dialect: Dialect) -> int:
     rows += [[repr(name)[:60], "", "missing", "", "", "", ""] for name in missing]
     titles = ["column", "kind", "gaps", "of another kind", "beyond range", "other levels"]
     _print_table([titles, *(row[: len(titles)] for row in rows)])
-    unknown = _unknown_labels(file, schema) if label else 0
+    book = codebook(list(schema.classes or ())) if label else {}
+    unknown = sum(value not in book for some in _labels(file) for value in some.tolist()) if book else 0
     faults = [
         (refused, "columns are missing, beside others that the schema does not have"),
         (file.n_broken, "rows have more or fewer fields than the header"),
@@ -147,7 +141,7 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
             repr(column.name)[:60],
             column.kind,
             str(gaps[index] - report.texts),
-            str(_n_other_kind(column, report.kind, report.texts, file.n_rows - gaps[index])),
+            str(report.texts if _is_read(column, report.kind) else file.n_rows - gaps[index]),
             str(beyond[index]) if column.kind == "number" else "",
             str(others[index]) if column.kind == "category" else "",
             "none" if 0 < others[index] == file.n_rows - file.n_unlabelled - gaps[index] else "",
@@ -156,16 +150,14 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     ]
 
 
-def _n_other_kind(column: Column, kind: str, n_texts: int, n_values: int) -> int:
-    return n_texts if kind == column.kind or (kind == "number" and column.kind == "category") else n_values
+def _is_read(column: Column, kind: str) -> bool:
+    """True if values of this kind are values of the column."""
+    return kind == column.kind or (kind == "number" and column.kind == "category")
 
 
-def _unknown_labels(file: TableFile, schema: Schema) -> int:
-    if not schema.classes:
-        return 0
-    book = codebook(list(schema.classes))
-    labels = ([] if found is None else found.tolist() for _, found, _ in file.tables())
-    return sum(label not in book for some in labels for label in some)
+def _labels(file: TableFile) -> Iterator[Any]:
+    """The labels of a file, some at a time."""
+    return (batch.labels for batch in file.batches() if batch.labels is not None)
 
 
 def _print_table(rows: list[list[str]]) -> None:
@@ -175,73 +167,39 @@ def _print_table(rows: list[list[str]]) -> None:
 
 
 _MOST_BYTES = 2**30
-_MOST_NAMES = 20  # of columns, in a listing for people
 
 
-def show(path: str, *, as_json: bool) -> int:
-    """Print what a model file holds."""
-    with model_file.reading(path, _MOST_BYTES) as (model, extra):
+def show(options: Namespace) -> int:
+    """Print what a model file holds, as JSON."""
+    with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
         facts = facts_of(model)
     if isinstance(extra, dict) and "versions" in extra:
         facts["versions"] = extra["versions"]
-    with open(path, "rb") as stream:
+    with open(options.model, "rb") as stream:
         facts["file sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    if as_json:
-        print(json.dumps(facts, indent=1))
-        return 0
-    if (columns := facts.pop("columns")) is not None:
-        shown = [
-            repr(each["name"])[:60] + (f" ({each['kind']})" if "kind" in each else "") for each in columns[:_MOST_NAMES]
-        ]
-        more = f", and {len(columns) - _MOST_NAMES} more" if len(columns) > _MOST_NAMES else ""
-        facts["columns"] = f"{len(columns)}: {', '.join(shown)}{more}"
-        told = [(repr(each["name"])[:60], each) for each in columns]
-        facts["tells"] = [f"{name}: levels {', '.join(map(repr, e['levels']))}" for name, e in told if e.get("levels")]
-        facts["tells"] += [
-            f"{name}: edges {' to '.join(map(_in_line, each['edges']))}" for name, each in told if "edges" in each
-        ]
-    for name, value in facts.items():
-        if isinstance(value, list):
-            for index, each in enumerate(value):
-                print(f"{name if not index else '':14}  {_in_line(each)}")
-        elif value is not None:
-            print(f"{name:14}  {_in_line(value)}")
+    print(json.dumps(facts, indent=1))
     return 0
 
 
 def facts_of(model: Model) -> dict[str, Any]:
     """Contents of a model, as values for JSON."""
-    schema, first = model.schema, model.members[0]
-    is_exact = not first.counts.noise
-    n_per_class = [int(n) for n in first.counts.n_per_class] if is_exact else None
+    counts: Any = model.members[0].counts
+    sizes = [None] * len(model.classes) if counts.noise else [*map(int, counts.n_per_class)]
     prior = np.full(len(model.classes), 1 / len(model.classes)) if model.prior is None else np.exp(model.prior)
-    if schema is not None:
-        columns: Any = [{"name": column.name, "kind": column.kind} for column in schema.columns]
-    else:
-        columns = None if model.feature_names is None else [{"name": name} for name in _names_of(model)]
-    edges, index = next((member.spec.edges for member in model.members if member.spec.edges is not None), None), 0
-    for each, column in zip(columns or (), _schema_of(model).columns, strict=bool(columns)):
-        if column.kind == "category":
-            each["levels"] = list(column.levels)
-        elif edges is not None:
-            each["edges"] = [edges[index][0], edges[index][-1]]
-        index += column.width
+    columns: Any = [{"name": name} for name in _names_of(model)] or None
+    if model.schema is not None:
+        columns = [{"name": column.name, "kind": column.kind, **column.to_dict()} for column in model.schema.columns]
+    rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
+    names = ("hash_dim", "row_nnz", "hash_nnz")
+    members = [
+        {name: getattr(member.spec, name) for name in names} | asdict(member.scoring) | {"weight": member.weight}
+        for member in model.members
+    ]
     return {
-        "classes": [
-            {"class": label, **({} if n_per_class is None else {"samples": n}), "prior": p}
-            for label, n, p in zip(model.classes.tolist(), n_per_class or [0] * len(prior), prior.tolist(), strict=True)
-        ],
-        "features": first.spec.n_features,
+        "classes": [{"class": label, "samples": n, "prior": p} for label, n, p in rows],
+        "features": model.members[0].spec.n_features,
         "columns": columns,
-        "members": [
-            {
-                **{name: getattr(member.spec, name) for name in ("hash_dim", "row_nnz", "hash_nnz")},
-                "rule": member.scoring.rule,
-                "decay": member.scoring.decay,
-                "weight": member.weight,
-            }
-            for member in model.members
-        ],
+        "members": members,
         "gram rows": None if model.gram is None else sum(spec.hash_dim for spec in model.gram.specs),
         "refined": model.refined is not None,
         "guarantee": model.guarantee,
@@ -255,45 +213,26 @@ def _names_of(model: Model) -> tuple[str, ...]:
     return () if names is None or model.schema is not None else tuple(map(str, names))
 
 
-def _in_line(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_in_line(each)}" for name, each in value.items())
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) and value.isprintable() else repr(value)
-
-
-def predict(
-    model_path: str,
-    path: Path,
-    least: float,
-    dialect: Dialect,
-    formulas: bool,
-    keep: list[str],
-    threshold: float | None,
-) -> int:
+def predict(options: Namespace) -> int:
     """Print the class, the probabilities and the novelty of every row of a file, as CSV.
 
     With a threshold the class is the rarer of two from this probability on. A class that a spreadsheet would take for a
-    formula has an apostrophe before it, unless `formulas` are wanted. In front are the columns to `keep`, as they stand
-    in the file.
+    formula has an apostrophe before it. In front are the columns to keep, as they stand in the file.
     """
-    model = FlyNNClassifier.load(model_path)
+    model, threshold, keep = FlyNNClassifier.load(options.model), options.threshold, options.keep
     rarer = _rarer(model.model_, threshold)
-    file = _opened_for(model, path, None, dialect)
+    file = _opened_for(model, Path(options.file), None, dialect_of(options))
     kept = file.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep")) if keep else repeat(())
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
-    classes = [cell(label) if isinstance(label, str) and not formulas else label for label in classes]
+    classes = [cell(label) if isinstance(label, str) else label for label in classes]
     for X, _ in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
         for row, index, new in zip(probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True):
-            label = classes[index] if row[index] >= least else ""
+            label = classes[index] if row[index] >= options.abstain else ""
             out.writerow([*next(kept), label, *(round(p, 6) for p in row), round(new, 6)])
     return 0
 
@@ -338,23 +277,24 @@ def _schema_of(model: Model) -> Schema:
 def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
     """The rows of a file as the model takes them, and their labels, some at a time."""
     schema = _schema_of(model)
-    for batch in file.batches():
+    for batch in file.batches(labelled=False):
         if len(batch.columns[0]):
-            table = batch.table(file.all_names, file.is_named)
+            table = file.table(batch.columns)
             yield table if model.schema is not None else schema.encode(table), batch.labels
 
 
-def score(model_path: str, path: Path, label: str, out: Path, dialect: Dialect, threshold: float | None) -> int:
+def score(options: Namespace) -> int:
     """Print the figures of a model on the rows of a file with labels, and write them as CSV.
 
     With a threshold, predictions are those of `predict`, and the rows that it flags are counted. Rows without a
     label, and rows with one that the model does not know, are counted and left out.
     """
+    path, out, threshold = Path(options.file), Path(options.out or "scores.csv"), options.threshold
     if out.resolve() == path.resolve():
         raise ConfigError("--out", "another file than that of the samples", out.name)
-    model = FlyNNClassifier.load(model_path)
+    model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
-    file, classes = _opened_for(model, path, label, dialect), model.classes_.tolist()
+    file, classes = _opened_for(model, path, options.label, dialect_of(options)), model.classes_.tolist()
     book, parts, codes, unknown = codebook(classes), list[Any](), list[int](), list[Any]()
     for X, labels in _rows(file, model.model_):
         found = np.array([book.get(value, -1) for value in labels.tolist()])

@@ -27,7 +27,7 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Paramete
 from flwr.common.logger import log
 
 from flwr_flynn._files import writing
-from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.disclosure_file import ENDING, recorder
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
@@ -107,27 +107,23 @@ def deployed_client(context: Context) -> Client:
         node = NodeConfig.parse(context.node_config)
         budget = own_budget(node)
 
-        def load(features: Features, node: NodeConfig = node) -> datasets.Share:
+        def load(features: Features, node: NodeConfig = node) -> Samples:
             if isinstance(features, Schema):
-                share = datasets.encoded_share(node, features)
-            else:
-                share = datasets.own_share(node, features)
-            if share.left_out:
-                others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
-                log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
-            return share
+                return own_file.encoded_share(node, features)
+            return own_file.own_share(node, features)
 
         return FlyNNClient(
-            load=datasets.private_rows(node, budget.secret) if budget else load,
+            load=own_file.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
+            class_prior=node.class_prior,
             leaves=node.leave,
             previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,
-            member=_membership(node, budget),
-            on_model=_keeper(node, budget),
+            member=_membership(context.node_config),
+            on_model=_keeper(context.node_config),
             on_answer=on_answer,
             **_common(node, name),
         ).to_client()
@@ -167,13 +163,9 @@ def simulated_client(context: Context) -> Client:
 
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "memory_limit": int(settings.memory_limit * 2**30),
-        "min_examples": settings.min_examples,
-        "class_prior": settings.class_prior,
-        "n_jobs": -1,  # in a simulation as many as Ray gives the actor
-    }
+    memory = int(settings.memory_limit * 2**30)
+    # In a simulation as many threads as Ray gives the actor.
+    return {"name": name, "memory_limit": memory, "min_examples": settings.min_examples, "n_jobs": -1}
 
 
 def _ready(
@@ -185,7 +177,7 @@ def _ready(
         on_answer = record()
         return make(on_answer)
     except FlyNNError as error:
-        log(WARNING, "FlyNN: cannot participate: %s", datasets.full_text(error))
+        log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
         return UnreadyClient(name, str(error), on_answer)
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
         log(ERROR, "FlyNN: cannot participate", exc_info=error)
@@ -225,50 +217,42 @@ def own_record(context: Context) -> OnAnswer | None:
         return None
     if not text.endswith(ENDING):
         raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(Path(text).suffix))
-    state = str(node.get("state-path", ""))
-    budget = Budget(state, Policy(1.0)) if state else None
-    taken = {key: str(node.get(key, "")) for key in _FILES}
-    path = _own_file("record-path", text, taken, budget)
-    _own_file("record-path", str(path.with_suffix(".html")), taken, budget)
+    path = _own_file("record-path", node)
+    _own_file(_PAGE, node)
     return recorder(path, context.run_id)
 
 
+_PAGE = "the page of record-path"
 _FILES = ("data-path", "previous-path", "model-path", "member-path", "record-path")
 
 
-def _files_of(node: NodeConfig) -> dict[str, str]:
-    """The files of a party by their settings, and the page beside its record."""
-    files = {key: str(getattr(node, key.replace("-", "_"))) for key in _FILES}
-    record = files["record-path"]
-    return files | {"the page of record-path": str(Path(record).with_suffix(".html")) if record else ""}
-
-
-def _own_file(key: str, text: str, taken: Mapping[str, str], budget: Budget | None) -> Path:
+def _own_file(key: str, node: Mapping[str, Any]) -> Path:
     """The path of a file that the party writes; an error if it cannot, or if it is another one of the party's files."""
-    same = ""
+    names = {other: str(node.get(other, "")) for other in _FILES}
+    names[_PAGE] = str(Path(names["record-path"]).with_suffix(".html")) if names["record-path"] else ""
+    state, same, field = str(node.get("state-path", "")), "", f"node-config {key.rpartition(' ')[2]}"
     try:
-        path = Path(text).expanduser().absolute()
+        files = {other: Path(name).expanduser().absolute() for other, name in names.items() if name}
+        path = files.pop(key)
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
-        others = {other: Path(name).expanduser().resolve() for other, name in taken.items() if name and other != key}
-        same = next((other for other, file in others.items() if file == path.resolve()), "")
-        of_ledger = budget is not None and budget.has(path)
+        same = next((other for other, file in files.items() if file.resolve() == path.resolve()), "")
+        of_ledger = bool(state) and Budget(state, Policy(1.0)).has(path)
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         writable = of_ledger = False
-    for is_wrong, expected, got in (
-        (bool(same), f"a file other than {same}", "the same file"),
-        (of_ledger, "a file other than the ledger's at state-path", "one of these"),
-        (not writable, "a file in a folder that can be written to", "no such file"),
-    ):
-        if is_wrong:
-            raise ConfigError(f"node-config {key}", expected, got)
+    if same:
+        raise ConfigError(field, f"a file other than {same}", "the same file")
+    if of_ledger:
+        raise ConfigError(field, "a file other than the ledger's at state-path", "one of these")
+    if not writable:
+        raise ConfigError(field, "a file in a folder that can be written to", "no such file")
     return path
 
 
-def _membership(node: NodeConfig, budget: Budget | None) -> str:
+def _membership(node: Mapping[str, Any]) -> str:
     """The proof of membership that follows from the secret in the party's own file; "" without one."""
-    if not node.member_path:
+    if not node.get("member-path"):
         return ""
-    path = _own_file("member-path", node.member_path, _files_of(node), budget)
+    path = _own_file("member-path", node)
     if not path.exists():
         with writing(path, mode=0o600) as stream:
             stream.write(secrets.token_hex(32).encode())
@@ -279,11 +263,11 @@ def _membership(node: NodeConfig, budget: Budget | None) -> str:
     return hashlib.sha256(b"flynn member " + secret).hexdigest()
 
 
-def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:
+def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None:
     """A function that writes the party's copy of the model; a bad path is refused before the counting."""
-    if not node.model_path:
+    if not node.get("model-path"):
         return None
-    path = _own_file("model-path", node.model_path, _files_of(node), budget)
+    path = _own_file("model-path", node)
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)

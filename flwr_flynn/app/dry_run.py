@@ -5,11 +5,11 @@ Everything follows from the plan of the run. No party is asked, and no other fil
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
-from flwr_flynn.app.run_plan import RunPlan, memory_needs
+from flwr_flynn.app.run_plan import RunPlan, memory_of
 from flwr_flynn.app.settings_parser import in_json, key_of
 from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
@@ -17,10 +17,7 @@ from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
-from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.run import rounds_of
-from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.tables.schema import Schema
 
@@ -29,7 +26,8 @@ MOST_NAMES = 20  # of columns that the text lists
 
 def compiled(plan: RunPlan) -> dict[str, Any]:
     """The content of plan.json."""
-    run, config, options, memory = plan.strategy.run, plan.config, plan.strategy.run.options, _memory(plan)
+    run, config, options = plan.strategy.run, plan.config, plan.strategy.run.options
+    memory = {where: {what: round(n) for what, n in needs.items()} for where, needs in memory_of(plan).items()}
     phases = [
         {"name": phase.name, "round": rounds_of(run.phases[: index + 1]), **_disclosed(phase, options)}
         for index, phase in enumerate(run.phases)
@@ -38,7 +36,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "format": 2,
         "action": config.action,
         "parties": plan.parties or config.min_available or 1,
-        "rounds": plan.rounds,
+        "rounds": run.num_rounds,
         "phases": phases,
         "memory": memory,
         "privacy": plan.notes,
@@ -57,26 +55,6 @@ def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
     elif phase is EVALUATION:
         kind = RESULTS if options.is_evaluated and not options.sums_results else NOTHING
     return {"kind": kind, "content": "" if kind == NOTHING else phase.content}
-
-
-def _memory(plan: RunPlan) -> dict[str, dict[str, int]]:
-    """Bytes at the server, and at a party beside its samples, by what for; each must allow the largest."""
-    options, hashes = plan.strategy.run.options, plan.hashes
-    run, specs = options.run_spec, options.counted_specs(options.run_spec.specs)
-    party = {"the counts": sum(memory_needed(spec, run.n_classes) for spec in specs)}
-    server = {"the counts of the federation": sum(memory_needed(spec, run.n_classes) for spec in run.specs)}
-    if hashes is not None:
-        needs = memory_needs(plan.config, hashes, list(run.classes), plan.parties)
-        server = {name: round(needed) for name, needed in needs.items()}
-    if run.is_secure:
-        party["the secure sum of counts"] = ENTRY_BYTES * run.n_classes * sum(spec.hash_dim for spec in specs)
-    n_examples = hashes and hashes.n_examples
-    is_gram = any(phase.name == "gram" for phase in phases_of(options))
-    if is_gram and (options.gram or n_examples):
-        n_rows = options.gram_rows(n_examples or 0, run.spec.n_features)
-        secure = ENTRY_BYTES * n_rows**2 if run.is_secure else 0  # two digits or more for each sum of products
-        party["the Gram matrix"] = round(memory_of_gram(n_rows, run.n_classes)) + secure
-    return {"server": server, "party": party}
 
 
 # ---- questions to the sites
@@ -98,12 +76,7 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         (purpose == "update", "previous_path", None, "the file as it was counted, where samples have changed"),
         (purpose == "withdraw", "leave", True, "at the sites that leave; the others refuse this run"),
         (looks or "schema" in names, "min_examples", None, "classes and levels of fewer samples stay at home"),
-        (
-            is_clear and "gram" in names,
-            "gram",
-            True,
-            "consent to the Gram matrix in clear; classes with fewer than min-examples in a fold stay at home",
-        ),
+        (is_clear and "gram" in names, "gram", True, "consent to the Gram matrix in clear, above min-examples"),
         (run.is_secure and is_exact, "secure", None, "may be true: statistics leave in secure sums alone"),
         (run.is_plain and "counts" in names, "secure", False, "exact figures leave in clear; a site with true refuses"),
         (options.is_evaluated, "test_fraction", None, "share of the samples that the model is evaluated on"),
@@ -122,14 +95,15 @@ def _policy(options: RunOptions) -> list[Question]:
     if mechanism is None:
         return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
     noise = unseeded(mechanism)
-    asked: list[Question] = [
+    shares: list[Question] = [("secure", True, "its noise is a share of that of the sum")]
+    return [
         ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),
         ("max_delta", noise.delta, "at least, likewise"),
         ("state_path", None, "the site's own folder for the record of its private answers"),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
+        *(shares if noise.is_share else ()),
     ]
-    return [*asked, ("secure", True, "its noise is a share of that of the sum")] if noise.is_share else asked
 
 
 def _columns(options: RunOptions) -> str:
@@ -137,12 +111,10 @@ def _columns(options: RunOptions) -> str:
     names: Any = options.run_spec.feature_names
     if options.learn_schema:
         return "any columns; the run learns which, and of what kind"
-    if isinstance(names, Schema):
-        names = names.names
     if not names:
         return f"{options.run_spec.spec.n_features} columns of numbers beside the label"
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"the columns {', '.join(names[:MOST_NAMES])}{more}"
+    names = names.names if isinstance(names, Schema) else names
+    return f"the columns {listed([*names], MOST_NAMES)}"
 
 
 # ---- text
@@ -151,10 +123,9 @@ def _columns(options: RunOptions) -> str:
 def text(made: dict[str, Any]) -> str:
     """The plan for the log."""
     lines = ["", f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, {made['rounds']} rounds"]
-    for number, phases in groupby(made["phases"], key=lambda phase: phase["round"]):
-        for phase in phases:
-            content = f": {phase['content']}" if phase["content"] else ""
-            lines.append(f"  round {number}, {phase['name']}: {KINDS[phase['kind']]}{content}")
+    for phase in made["phases"]:
+        content = f": {phase['content']}" if phase["content"] else ""
+        lines.append(f"  round {phase['round']}, {phase['name']}: {KINDS[phase['kind']]}{content}")
     for where, needs in made["memory"].items():
         lines += [f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}" for what, needed in needs.items()]
     lines += [f"  {note}" for note in made["privacy"]]

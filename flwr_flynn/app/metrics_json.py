@@ -34,9 +34,6 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import is_beside
 
-EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
-"""Comparisons with the pooled data, and their names in the table."""
-
 _MANY, _APART = 100, 10  # samples; percentage points
 _MOST_LISTED = 1000  # parties whose class sizes are in the report
 

@@ -6,14 +6,15 @@ Each field is one key (``max_epsilon`` is spelled ``max-epsilon`` outside).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.data.dialect import ENCODINGS, SEPARATOR_NAMES, Dialect
-from flwr_flynn.app.settings_parser import Settings, as_setting, entries, in_json, setting
+from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
+from flwr_flynn.app.data.table_file import Dialect
+from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -34,112 +35,73 @@ class NodeConfig(Settings):
 
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    label_map: str = setting(
-        "", "its labels as the others write them, such as `ja=yes,nein=no`; labels that are not named stay"
-    )
+    label_map: str = setting("", "its labels as the others write them, such as `ja=yes,nein=no`")
     ignore: str = setting("", "columns of the file that are not used, with commas between, or a JSON list")
-    separator: str = setting(
-        "", "separator of the fields of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES)
-    )
-    decimal: str = setting("", "decimal mark of the numbers in a CSV file; not given: detected", choices=(".", ","))
+    separator: str = setting("", "separator of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES))
+    decimal: str = setting("", "decimal mark in a CSV file; not given: detected", choices=(".", ","))
     encoding: str = setting("", "encoding of a CSV file; not given: detected", choices=ENCODINGS)
-    gap_texts: str = setting(
-        "",
-        "texts of missing values in a CSV or Parquet file, beside empty cells, `NA`, `?` and the like: a JSON list of "
-        "strings, or commas between them",
-    )
-    date_format: str = setting(
-        "", "form of the dates in a CSV file, each with or without a time; not given: detected", choices=DATE_FORMATS
-    )
+    gap_texts: str = setting("", "texts of missing values beside empty cells, `NA`, `?` and the like, as a list")
+    date_format: str = setting("", "form of the dates in a CSV file; not given: detected", choices=DATE_FORMATS)
     previous_path: str = setting(
-        "",
-        "the file as it was counted, of a party whose samples have changed since: it answers `action = update`, by "
-        "which the counts of `data-path` take the place of those of this file",
+        "", "the file as it was counted, of a party whose samples have changed: it answers `action = update`"
     )
-    model_path: str = setting(
-        "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
-    )
+    model_path: str = setting("", "file for the party's own copy of the model; an earlier file is replaced")
     record_path: str = setting(
-        "",
-        "`.jsonl` file to which the party adds a line for each message that leaves it, before it leaves, with a page, "
-        "`.html`, beside it; not given: no record",
+        "", "`.jsonl` file of a line for each message that leaves, before it leaves; a page, `.html`, is beside it"
     )
     member_path: str = setting(
-        "",
-        "file of the party's secret of this federation, made if there is none: by it the party is known when it leaves "
-        "or changes its samples under another node id",
+        "", "file of the party's secret, made if there is none, by which it is known under another node id"
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     held_out_key: str = setting(
-        "",
-        "column of ids, such as patients, by which rows are held out: those of one id together, and a corrected cell "
-        "moves none. It is no feature. Not given: the row itself decides",
+        "", "column of ids, such as patients, by which rows are held out, and no feature; not given: by the row itself"
     )
     memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
     min_examples: int = setting(
         5,
-        "classes of fewer samples are left out of the party's histograms of columns. These show one "
-        "value in so many of a class and column, neither the lowest nor the highest; 1: all. 2 and 3 are taken as 4",
+        "classes of fewer samples are left out of histograms of columns, which show one value in so many, neither the "
+        "lowest nor the highest; 1: all. 2 and 3 are taken as 4",
         low=1,
     )
     class_prior: bool = setting(True, "the party's copy has the class prior of its own samples; not with `max-epsilon`")
     gram: bool = setting(
         False,
-        "the Gram matrix, which shows far more than counts, may leave the party in clear if a run asks for it by "
-        "`gram`; classes with fewer than `min-examples` in a fold stay at home. In a secure sum it needs no consent",
+        "the Gram matrix, which shows far more than counts, may leave the party in clear; classes with fewer than "
+        "`min-examples` in a fold stay at home. In a secure sum it needs no consent",
     )
     max_epsilon: float = setting(
         0.0,
-        "bound on the epsilon of all private answers together; nothing but noisy counts leaves the party then. Not "
-        "given: no private answers, and no other key of the policy",
+        "bound on the epsilon of all answers together, and nothing but noisy counts leaves; not given: no noisy counts",
         above=0,
     )
     max_delta: float = _of_policy(0.0, "bound on the sum of their `delta`", low=0, high=0.01)
     secure: bool = setting(
         False,
-        "statistics of training samples leave the party in secure sums alone; other requests are refused. With "
-        "`max-epsilon` the bound is on the epsilon of the sum, while as many parties are honest as the request says; a "
-        "server that invents parties breaks that, and a share alone has a larger epsilon",
+        "statistics leave the party in secure sums alone. With `max-epsilon` the bound is on the epsilon of the sum, "
+        "while as many parties are honest as the request says; a server that invents parties breaks that",
     )
-    leave: bool = setting(
-        False, "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before"
-    )
+    leave: bool = setting(False, "the party leaves: it answers runs of `action = withdraw` alone")
     state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
-    neighbours: str = _of_policy(
-        "add-remove", "least protection of an answer; `replace-one` is the stronger", choices=NEIGHBOURS
-    )
-    records_per_person: int = _of_policy(
-        1, "least number of records of one person that an answer must protect", low=1, high=10**6
-    )
+    neighbours: str = _of_policy("add-remove", "least protection; `replace-one` is the stronger", choices=NEIGHBOURS)
+    records_per_person: int = _of_policy(1, "records of one person that an answer must protect", low=1, high=10**6)
     composition: str = _of_policy(
         "basic",
-        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, in which "
-        "many answers with much noise cost less, and which needs `max-delta`",
+        "account of private answers, fixed when the ledger is made: `basic` sums, or `zcdp`, in which many answers "
+        "with much noise cost less, and which needs `max-delta`",
         choices=COMPOSITIONS,
     )
-    evaluate: bool = setting(
-        False,
-        "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the results leave the party",
-    )
+    evaluate: bool = setting(False, "with `max-epsilon` or `secure`: results on held-out samples may leave the party")
     response_seconds: float = _of_policy(
-        0.0,
-        "with `max-epsilon`: seconds that every answer takes, be it a release, a repeated one or a refusal, so that "
-        "its time shows nothing; 0: no fixed time",
-        low=0,
-        high=86400,
+        0.0, "seconds that every answer takes, so that its time shows nothing; 0: no fixed time", low=0, high=86400
     )
 
     def labels(self) -> dict[str, str]:
         """`label_map` as a mapping."""
-        pairs = [text.partition("=") for text in entries("node-config label-map", self.label_map, (str,))]
+        pairs = [text.partition("=") for text in self.names("label_map")]
         if bad := sum(not (own.strip() and other.strip()) for own, _, other in pairs):
-            raise ConfigError("node-config label-map", "entries such as ja=yes", f"{bad} others")
+            raise self.refused("label_map", "entries such as ja=yes", f"{bad} others")
         return {own.strip(): other.strip() for own, _, other in pairs}
-
-    def ignored(self) -> tuple[str, ...]:
-        """`ignore` as names of columns."""
-        return tuple(entries("node-config ignore", self.ignore, (str,)))
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
@@ -152,24 +114,25 @@ class NodeConfig(Settings):
             raise ConfigError("node-config max-epsilon", "a number above 0, or secure = true, beside evaluate", "none")
         return node
 
+    def rules(self) -> Iterator[Rule]:
+        yield from super().rules()
+        labels = (self.label or "label", self.label or "y")
+        yield "held_out_key", self.held_out_key in labels, "another column than that of the labels"
+        is_private, folder = self.max_epsilon > 0, Path(os.path.normpath(self.state_path))
+        expected = "none with max-epsilon: samples cannot be taken out of noisy counts"
+        yield "previous_path", is_private and bool(self.previous_path), expected
+        is_folder = folder.is_absolute() and bool(folder.name)
+        expected = "an absolute path of a folder below the root, with max-epsilon"
+        yield "state_path", is_private and not is_folder, expected
+        for name in _OF_OPEN_FILES:
+            expected = "none with max-epsilon: a private party reads plain CSV line by line"
+            yield name, is_private and self.is_given(name), expected
+
     def check(self) -> None:
         super().check()
         self.dialect()
-        if self.held_out_key and self.held_out_key in (self.label or "label", self.label or "y"):
-            raise self.refused("held_out_key", "another column than that of the labels", in_json(self.held_out_key))
-        if not self.max_epsilon:
-            return
-        if self.previous_path:
-            raise self.refused("previous_path", "none with max-epsilon: samples cannot be taken out of noisy counts")
-        folder = Path(os.path.normpath(self.state_path))
-        if not folder.is_absolute() or not folder.name:
-            got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "an absolute path of a folder below the root, with max-epsilon", got)
-        self.policy()
-
-        for name in _OF_OPEN_FILES:
-            if self.is_given(name):
-                raise self.refused(name, "none with max-epsilon: a private party reads plain CSV line by line")
+        if self.max_epsilon:
+            self.policy()
 
     @property
     def memory_bytes(self) -> int:
@@ -178,9 +141,8 @@ class NodeConfig(Settings):
 
     def dialect(self) -> Dialect:
         """Dialect of the CSV file, as far as the settings give it."""
-        gap_texts = entries(f"{self.source} gap-texts", self.gap_texts, (str,))
         separator = SEPARATOR_NAMES.get(self.separator, "")
-        return Dialect(separator, self.decimal, self.encoding, gap_texts, self.date_format)
+        return Dialect(separator, self.decimal, self.encoding, self.names("gap_texts"), self.date_format)
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""

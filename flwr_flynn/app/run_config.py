@@ -1,161 +1,201 @@
-"""The settings of one run: all groups together, checked before it starts.
+"""The settings of one run: each declared once, with default, bounds and meaning, and the rules between them.
 
 They come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``. Each field is one key
-(``hash_dim`` is spelled ``hash-dim`` outside). The defaults in pyproject.toml and the table of the documentation follow
-from them.
+(``hash_dim`` is spelled ``hash-dim`` outside). The defaults in pyproject.toml and the tables of the documentation
+follow from the fields, a section for each class; 0 and "" mean "not given" where the meaning of a key says so.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flwr_flynn.app.run_settings import (
-    LATER,
-    DataSettings,
-    HashSettings,
-    PartitionSettings,
-    PrivacySettings,
-    RunSettings,
-    ScoringSettings,
-    SecureSettings,
-    fixed,
-    simulated,
-)
-from flwr_flynn.app.settings_parser import entries, setting, whole_numbers
+from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, entries, floats, setting, whole_numbers
+from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import conflicts
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
+from flwr_flynn.model.gram import MOST_ROWS
+from flwr_flynn.model.scoring import RULES
+from flwr_flynn.privacy import NEIGHBOURS
+from flwr_flynn.privacy.noise_mechanisms import MOST_ROUNDS
+
+NATURAL = "natural-id"
+PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
+"""Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a column other than the label."""
+
+_FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
+"""Arguments of partitioners that other settings determine."""
 
 _MAX_PARTIES = 10**6  # of a simulation
+_WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
+_MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
+LATER = ("join", "withdraw", "update", "evaluate", "resume")  # actions on a federation that exists
+
+_simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
+_fixed = partial(setting, fixed_by_federation=LATER)
+_private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
+_scored = partial(setting, fixed_by_federation=("evaluate",))
 
 
 @dataclass(frozen=True)
-class FederationSettings(RunSettings):
+class DataSettings(Settings):
+    """The data set of a simulation, and its test samples; a deployed party has its own data in its node config."""
+
+    group = "data"
+
+    dataset: str = _simulated("digits", "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file")
+    label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    test_fraction: float = _simulated(0.2, "share of samples held out for the evaluation", low=0, below=1)
+    split_seed: int = _simulated(0, "seed of the held-out rule and of the partitioner", low=0, high=_MAX_SEED)
+
+
+@dataclass(frozen=True)
+class PartitionSettings(Settings):
+    """The partitioner of flwr-datasets that distributes the data of a simulation, and its parameters."""
+
+    group = "partitioner"
+
+    partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
+    alpha: float = _simulated(0.1, "`dirichlet`: concentration; small is skewed", above=0)
+    partitioner_options: str = _simulated("", "further arguments of its class, as a JSON object; see below")
+
+
+@dataclass(frozen=True)
+class HashSettings(Settings):
+    """The hash, and the scaling of the features before it."""
+
+    group = "hash"
+
+    scaling: str = _fixed(
+        "default",
+        "`auto`: hashes from histograms of columns; `none`: raw columns; `default`: `auto`, where nothing forbids it",
+        choices=("default", "none", "auto"),
+    )
+    effort: str = _fixed(
+        "default",
+        "bytes and time of `auto`: `quick` is one hash, `default` a committee, `thorough` that and a Gram matrix",
+        choices=EFFORTS,
+    )
+    min_examples: int = _simulated(5, "the parties' `min-examples`; a deployed party has its own", low=1)
+    seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
+    hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
+    center: str = _fixed("", "instead of `scaling`: public centre, one number or one per feature with commas between")
+    scale: str = _fixed("", "public factor after the centre: one number above 0, or one per feature")
+    ranges: str = _fixed("", "instead of `scaling`: public ranges `low:high` for rank codes, one or one per feature")
+
+
+@dataclass(frozen=True)
+class ScoringSettings(Settings):
+    """The scoring of the model."""
+
+    group = "scoring"
+
+    decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
+    rule: str = _scored("balanced", "scoring rule", choices=RULES)
+    class_weight: str = _fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
+    gram: str = _scored("auto", "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by `effort`")
+
+
+@dataclass(frozen=True)
+class PrivacySettings(Settings):
+    """Noise on the counts, and the privacy guarantee."""
+
+    group = "privacy"
+
+    epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
+    delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
+    n_released: int = _private(0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all", low=0)
+    private_rounds: int = _private(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
+    neighbours: str = _private("add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS)
+    records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
+    rarest_share: float = _private(0.0, "public share of the rarest class; 0: that of equal classes", low=0, high=0.5)
+    any_noise: bool = _private(False, "go on where the noise leaves next to nothing of the rarest class")
+    noise: str = _private("opendp", "`seeded`: from `seed`, without privacy", choices=("opendp", "seeded"))
+
+
+@dataclass(frozen=True)
+class SecureSettings(Settings):
+    """Secure sums, and one noise that their parties share."""
+
+    group = "secure"
+
+    secure: bool = _fixed(
+        False,
+        "statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay; "
+        "needs `max-examples`, or `honest-parties` with `epsilon`",
+    )
+    honest_parties: int = _fixed(
+        0,
+        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on, where so many parties follow "
+        "the protocol, keep their share to themselves and stay to the end; 0: a noise for each party",
+        low=0,
+        high=10**6,
+    )
+    max_examples: int = setting(
+        0, "most samples of a party; 0: no limit", low=0, high=2**29, fixed_by_federation=("withdraw", "evaluate")
+    )
+
+
+@dataclass(frozen=True)
+class FederationSettings(Settings):
     """The action of the run, the federation that it makes or changes, and the parties that take part."""
 
     group = "federation"
 
     action: str = setting(
         "train",
-        "`train` makes a new federation. The others take hash, classes and privacy from its file: `join` adds parties, "
-        "`withdraw` removes parties, `update` takes over changed samples, `evaluate` distributes the model, `resume` "
-        "goes on with a run that stopped",
+        "`train`: make a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, "
+        "`update` takes over changed samples, `evaluate` distributes the model, `resume` goes on with a stopped run",
         choices=("train", *LATER),
     )
-    federation: str = setting(
-        "", "the server's own file with counts and parties; not given: `federation.npz` in the output folder"
-    )
-    relearn: bool = fixed(False, "`train`: replace the federation in `federation`, once the new one is complete")
-    parties: str = simulated(
-        "", "simulation: the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all"
-    )
+    federation: str = setting("", "the server's own file of it; not given: `federation.npz` in the output folder")
+    parties: str = _simulated("", "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: all")
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = setting(
         0,
-        "parties that must be counted, and that must reply in each later phase for it to change the model; 0: "
-        "`min-available`. With `join`, `withdraw` and `update` those that must join, leave or change; 0: one",
+        "parties that must be counted, and reply in each later phase, or that must join, leave or change; 0: "
+        "`min-available`, or one with `join`, `withdraw` and `update`",
         low=0,
     )
-    feature_names: str = _deployed(
-        "", "deployment: the columns that each party reads as features, with commas between, or as a JSON list"
-    )
-    n_features: int = _deployed(
-        0, "deployment: number of features, all numbers without gaps, of files without names in common", low=0
-    )
-    schema: str = fixed(
+    feature_names: str = _deployed("", "the columns that each party reads as features, as a list")
+    n_features: int = _deployed(0, "number of columns, all numbers without gaps and without names in common", low=0)
+    schema: str = _fixed(
         "",
-        "`schema.toml`, the server's own file with kinds, levels and ranges of the columns; or `learn`, in one more "
-        "round from numbers of rows by level. Not given: `learn` for categories, dates or gaps of a simulation, and in "
-        "a deployment without `feature-names` and `n-features`. With `epsilon` and `secure` such columns need the file",
+        "`schema.toml`, the server's own file; or `learn`, in one more round. Not given: `learn` for categories, dates "
+        "or gaps of a simulation, and in a deployment without `feature-names` and `n-features`",
     )
-    ignore: str = fixed("", "columns that are not used where a schema is learned, with commas between, or a JSON list")
-    keep: str = fixed(
-        "", "columns that are used though nearly all of their values differ, which else are left out as ids or notes"
-    )
-    n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
-    classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
-
-    def check(self) -> None:
-        super().check()
-        if self.min_available and self.min_parties > self.min_available:
-            raise self.refused("min_parties", f"at most min-available = {self.min_available}")
-        if self.action != "train" and not self.federation:
-            raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
-        self.party_numbers()
-
-    def party_numbers(self) -> frozenset[int] | None:
-        """`parties` as numbers; None for all."""
-        if not self.parties:
-            return None
-        numbers: set[int] = set()
-        for part in self.parties.split(","):
-            first, dash, last = part.strip().partition("-")
-            ends = whole_numbers([first, last if dash else first])
-            if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
-                raise self.refused("parties", "numbers and ranges from 0 with commas between, such as 0-7,9")
-            numbers |= set(range(ends[0], ends[1] + 1))
-        return frozenset(numbers)
-
-    def class_list(self) -> list[str | int]:
-        """`classes` as a list: integers where every entry is one, strings otherwise."""
-        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
-        if not self.classes.startswith("["):
-            classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
-        if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused("classes", "different names of one type")
-        return classes
-
-    def feature_list(self) -> tuple[str, ...]:
-        """`feature_names` as they are in the parties' files; () where none are given."""
-        names = entries("run-config feature-names", self.feature_names, (str,))
-        if len(set(names)) < len(names) or "" in names:
-            raise self.refused("feature_names", "different names")
-        if names and self.n_features not in (0, len(names)):
-            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
-        return tuple(names)
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """`ignore` or `keep` as names of columns."""
-        return tuple(entries(f"run-config {name}", getattr(self, name), (str,)))
+    ignore: str = _fixed("", "columns that are not used where a schema is learned, as a list")
+    keep: str = _fixed("", "columns that are used though they look like ids or notes, as a list")
+    n_examples: int = _deployed(0, "rough number of samples at all parties together, if public", low=0)
+    classes: str = _deployed("", "the classes, as a list with commas between, or in JSON")
 
 
 @dataclass(frozen=True)
-class ProcessSettings(RunSettings):
-    """The rounds of the run, its limits and its output."""
+class ProcessSettings(Settings):
+    """The limits of the run, and its output."""
 
     group = "run"
 
-    rounds: int = setting(
-        0, "rounds; 0: as many as the run needs. Later rounds ask parties that are not counted yet", low=0, high=1000
-    )
-    timeout: float = setting(
-        600.0, "seconds to wait for the parties, and for the replies of a round; 0: no limit", low=0, high=10**9
-    )
+    timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
     nodes_at_a_time: int = setting(
-        0,
-        "for thousands of parties: ask so many at a time, by Flower's Message API, and add each reply as it comes; 0: "
-        "all at once, by its `Strategy` API; must be 0 with `secure`",
-        low=0,
-        high=10**6,
+        0, "for thousands of parties: ask so many at a time, by Flower's Message API; 0: all at once", low=0, high=10**6
     )
     evaluate: str = setting(
         "auto",
-        "evaluate the model on held-out samples of the parties, and select by their leave-one-out; `auto`: yes, but "
-        "not beside noisy counts in a deployment, whose epsilon does not cover the confusion matrices, unless `action` "
-        "is `evaluate`",
+        "evaluate the model on held-out samples, and select by leave-one-out; `auto`: yes, but not beside noisy counts "
+        "in a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`",
         choices=("auto", "true", "false"),
     )
-    group_column: str = setting(
-        "", "a category among the columns (sex, scanner, ward): the report has figures by its levels, too"
-    )
-    check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
-    dry_run: bool = setting(
-        False, "ask nobody: print phases, what would leave, memory and node settings, also to `plan.json`, and end"
-    )
+    group_column: str = setting("", "a category among the columns: the report has figures by its levels, too")
+    check_pooled: bool = _simulated(True, "train on the pooled data, too, and compare the counts")
+    dry_run: bool = setting(False, "ask nobody: print the plan, and what would leave, also to `plan.json`, and end")
     memory_limit: float = setting(4.0, "most GiB for the counting, at the server and at each simulated party", above=0)
     output_dir: str = setting("", "folder for `model.npz`, `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME")
 
@@ -171,24 +211,37 @@ class RunConfig(
     PartitionSettings,
     DataSettings,
 ):
-    """The settings of one `flwr run`: all groups together, and the checks between groups.
+    """The settings of one `flwr run`, with the rules between them and the values that follow from them."""
 
-    0 and "" mean "not given" where the meaning of a key says so.
-    """
+    source = "run-config"
 
-    def check(self) -> None:
-        super().check()
-        if self.secure:
-            if self.nodes_at_a_time:
-                raise self.refused("nodes_at_a_time", "0 with secure = true")
-            if self.is_private and not self.honest_parties:
-                raise self.refused("honest_parties", "the parties that share one noise with secure = true and epsilon")
-            if self.honest_parties and not (self.is_private and self.delta):
-                raise self.refused("honest_parties", "epsilon and delta above 0 beside it, for the noise to share")
+    def __post_init__(self) -> None:
+        if self.honest_parties:
+            object.__setattr__(self, "secure", True)
+
+    def rules(self) -> Iterator[Rule]:
+        yield from super().rules()
+        for name in ("center", "scale", "ranges"):
+            yield name, self.scaling == "auto" and self.is_given(name), "none beside scaling = auto"
+        yield "ranges", bool(self.ranges and (self.center or self.scale)), "none beside center and scale"
+        yield "n_released", bool(self.delta and self.n_released), "0 with delta"
+        yield "private_rounds", self.private_rounds > 0 and not self.delta, "0 without delta"
+        needs_bound = self.secure and not (self.max_examples or self.honest_parties)
+        yield "max_examples", needs_bound, "a number above 0 with secure = true"
+        yield "nodes_at_a_time", self.secure and self.nodes_at_a_time > 0, "0 with secure = true"
+        needs_sharing = self.secure and self.is_private and not self.honest_parties
+        yield "honest_parties", needs_sharing, "the parties that share one noise with secure = true and epsilon"
+        has_none = self.honest_parties > 0 and not (self.is_private and self.delta)
+        yield "honest_parties", has_none, "epsilon and delta above 0 beside it, for the noise to share"
+        yield "min_parties", 0 < self.min_available < self.min_parties, f"at most min-available = {self.min_available}"
+        expected = f"the server's own file with action = {self.action}"
+        yield "federation", self.action != "train" and not self.federation, expected
         for name in ("feature_names", "n_features"):
-            if self.schema and getattr(self, name):
-                raise self.refused(name, "none with schema")
-        decisions = conflicts(
+            yield name, bool(self.schema and getattr(self, name)), "none with schema"
+        expected = f"none with action = {self.action}, which takes it from the federation's file"
+        for row in self.rows():
+            yield row.name, self.action in row.facts.fixed_by_federation and self.is_given(row.name), expected
+        yield from conflicts(
             gram=self.gram_value(),
             is_thorough=self.effort == "thorough",
             is_evaluated=self.evaluate != "false",
@@ -197,13 +250,110 @@ class RunConfig(
             learns_columns=self.resolved().scaling == "auto",
             learns_schema=self.schema == "learn",
         )
-        for name, is_violated, expected in decisions:
-            if is_violated:
-                raise self.refused(name, expected)
-        expected = f"none with action = {self.action}, which takes it from the federation's file"
-        for row in self.rows():
-            if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
-                raise self.refused(row.name, expected)
+
+    def check(self) -> None:
+        super().check()
+        for read in (self.party_numbers, self.options, self.decay_value, self._given_ranges):
+            read()
+
+    # ---- values of texts
+
+    def party_numbers(self) -> frozenset[int] | None:
+        """`parties` as numbers; None for all."""
+        numbers: set[int] = set()
+        for part in self.parties.split(",") if self.parties else ():
+            first, dash, last = part.strip().partition("-")
+            ends = whole_numbers([first, last if dash else first])
+            if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
+                raise self.refused("parties", "numbers and ranges from 0 with commas between, such as 0-7,9")
+            numbers |= set(range(ends[0], ends[1] + 1))
+        return frozenset(numbers) or None
+
+    def class_list(self) -> list[str | int]:
+        """`classes` as a list: integers where every entry is one, strings otherwise."""
+        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
+        if not self.classes.startswith("["):
+            classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
+        if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
+            raise self.refused("classes", "different names of one type")
+        return classes
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """`feature_names`, `ignore` or `keep` as names of columns; () where none are given."""
+        names = self.names(name)
+        if name == "feature_names" and (len(set(names)) < len(names) or "" in names):
+            raise self.refused("feature_names", "different names")
+        if name == "feature_names" and names and self.n_features not in (0, len(names)):
+            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
+        return names
+
+    def options(self) -> dict[str, Any]:
+        """`partitioner_options` as keyword arguments."""
+        try:
+            options = json.loads(self.partitioner_options or "{}")
+        except (ValueError, RecursionError):
+            options = None
+        following = _FOLLOWING if self.partitioner == NATURAL else _FOLLOWING | {"partition_by"}
+        if not isinstance(options, dict) or following & options.keys():
+            raise self.refused("partitioner_options", f"a JSON object without {', '.join(sorted(following))}")
+        return options
+
+    @property
+    def partition_column(self) -> str:
+        """Name of the column other than the label by which samples are distributed; "" for none."""
+        return str(self.options().get("partition_by", "")) if self.partitioner == NATURAL else ""
+
+    def gram_value(self) -> int | None:
+        """`gram` as the strategy takes it; None for "auto"."""
+        numbers = whole_numbers([self.gram])
+        if self.gram != "auto" and (numbers is None or not 0 <= numbers[0] <= MOST_ROWS):
+            raise self.refused("gram", f'"auto" or an integer from 0 to {MOST_ROWS}')
+        return numbers[0] if numbers else None
+
+    def decay_value(self) -> float | str:
+        """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
+        values = floats(self.decay, ",")
+        if self.decay != "auto" and (len(values) != 1 or not 0 <= values[0] < 1):
+            raise self.refused("decay", '"auto" or a number from 0 below 1')
+        return values[0] if values else "auto"
+
+    def _given_ranges(self, n_features: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Lower and upper ends of `ranges`, None without any; without `n_features` this checks their form."""
+        pairs = [floats(part, ":") for part in self.ranges.split(",")] if self.ranges else []
+        if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
+            raise self.refused("ranges", "`low:high` with finite low below high, or several with commas between")
+        if not pairs:
+            return None
+        if n_features and len(pairs) not in (1, n_features):
+            raise self.refused("ranges", f"one range or {n_features} with commas between", f"{len(pairs)}")
+        lows, highs = zip(*(pairs * (n_features or 1) if len(pairs) == 1 else pairs), strict=True)
+        return lows, highs
+
+    def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
+        """`center` or `scale` as a number for each feature; None where it is not given."""
+        if not (text := getattr(self, name)):
+            return None
+        numbers = floats(text, ",")
+        if len(numbers) not in (1, n_features):
+            raise self.refused(name, f"one finite number or {n_features} with commas between")
+        return tuple(numbers * n_features if len(numbers) == 1 else numbers)
+
+    @property
+    def is_private(self) -> bool:
+        """True if parties are asked for noisy counts."""
+        return self.epsilon > 0
+
+    @property
+    def mechanism(self) -> str:
+        """Kind of the noise."""
+        if self.delta:
+            return "gaussian-rounds" if self.private_rounds else "gaussian"
+        return "top-t" if self.n_released else "laplace"
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds of the mechanism, by its own name."""
+        return self.private_rounds
 
     def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
         """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of this run or of its federation."""
@@ -217,8 +367,18 @@ class RunConfig(
         return replace(self, scaling="none" if self.is_private or self.center or self.scale or self.ranges else "auto")
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
-        """The run's `HashPlan`, of these settings as `resolved`."""
-        return super(RunConfig, self.resolved()).plan(n_features, n_examples, n_classes)
+        """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`."""
+        scaling: Any = "auto" if self.resolved().scaling == "auto" and n_features <= _WIDEST else None
+        if self.center or self.scale:
+            scaling = (self._vector("center", n_features), self._vector("scale", n_features))
+        given: dict[str, Any] = {"seed": self.seed, "effort": self.effort, "hash_dim": self.hash_dim or None}
+        given["ranges"] = self._given_ranges(n_features)
+        try:
+            plan = HashPlan(n_features, n_classes, n_examples, scaling, **given)
+            placeholder_specs(plan)  # sizes are checked before the parties start
+        except SpecError as error:
+            raise as_setting(error, self.source) from None
+        return plan
 
     def ignored(self, simulated: bool) -> list[str]:
         """Given keys that a simulation, or a deployment, does not use."""

@@ -21,27 +21,25 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.rare_class import beside_noise
+from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import as_setting, key_of
-from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
+from flwr_flynn.app.run_noise import SharedNoise, beside_noise, private_plan, run_mechanism
+from flwr_flynn.app.settings_parser import key_of
+from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, ColumnsRequest
 from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, bound_for, check_room
+from flwr_flynn.federated.run_spec import bound_for, check_room
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message
 from flwr_flynn.flower.records import is_simulated
-from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.strategy import FlyNNStrategy
-from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
+from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
-from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 from flwr_flynn.tables import schema
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
@@ -63,7 +61,6 @@ class RunPlan:
     parties: int | None  # SuperNodes of a simulation; None in a deployment
     hashes: HashPlan | None  # None for a federation that exists
     strategy: FlyNNStrategy | message.FlyNNStrategy
-    rounds: int
     beside_noise: str = ""  # the rarest class, where its counts get noise
 
     @property
@@ -89,21 +86,15 @@ def plan_run(
         datasets.simulated_dataset(config)
     parties = _simulated_parties(grid)
     hashes, strategy = _strategy(config, grid, parties, saved, on_phase=on_phase)
-    plan = RunPlan(config, parties, hashes, strategy, n_rounds(config, strategy.run))
-    mechanism = strategy.run.options.run_spec.mechanism
-    if hashes is None or mechanism is None:
+    plan = RunPlan(config, parties, hashes, strategy)
+    if hashes is None:
+        return plan
+    check_memory(plan)
+    if (mechanism := strategy.run.options.run_spec.mechanism) is None:
         return plan
     said = beside_noise(config, hashes, mechanism, config.min_available or parties or 1)
     log(logging.INFO, "FlyNN: %s", said)
     return replace(plan, beside_noise=said)
-
-
-def n_rounds(config: RunConfig, run: Run) -> int:
-    """The number of rounds, which must be enough for the counting."""
-    least = run.rounds_to_count
-    if 0 < config.rounds < least:
-        raise config.refused("rounds", f"at least {least} with scaling = {config.scaling}")
-    return config.rounds or run.num_rounds
 
 
 def _strategy(
@@ -209,7 +200,7 @@ def _simulated_parties(grid: Grid) -> int | None:
 
 
 def training_plan(config: RunConfig, parties: int | None) -> Data:
-    """The hashes, classes and features of a run that makes a new federation, whose memory is within the limit."""
+    """The hashes, classes and features of a run that makes a new federation."""
     plan, classes, feature_names, learns = _announced(config) if parties is None else _simulated(config, parties)
     if isinstance(feature_names, Schema) and plan.scaling is None and plan.ranges is None:
         if (ranges := feature_names.ranges) is None:
@@ -222,9 +213,6 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
         plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_columns:
         log(logging.WARNING, "FlyNN: scaling auto leaves the columns unscaled: %s are too many", plan.n_features)
-    for what, needed in memory_needs(config, plan, classes, parties).items():
-        if (size := needed / 2**30) > config.memory_limit:
-            raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
     return plan, classes, feature_names, learns
 
 
@@ -236,7 +224,7 @@ def own_schema(config: RunConfig) -> Schema | None:
         return schema.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
         missing = f"expected learn or the server's own schema.toml, got {type(error).__name__}"
-        text = datasets.full_text(error) if isinstance(error, FlyNNError) else missing
+        text = full_text(error) if isinstance(error, FlyNNError) else missing
         raise ConfigError("run-config schema", text=f"run-config schema: {text}") from None
 
 
@@ -248,7 +236,10 @@ def _learns(config: RunConfig) -> bool:
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    classes, names = config.class_list() or list(schema.classes if schema else ()), config.feature_list() or None
+    classes, names = (
+        config.class_list() or list(schema.classes if schema else ()),
+        config.columns("feature_names") or None,
+    )
     learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
     n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN
     noisy = {"n_examples": config.n_examples, "ranges": schema or config.ranges or config.center or config.scale}
@@ -281,115 +272,51 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     return plan, dataset.classes, None if learns else schema or dataset.feature_names, learns
 
 
-def memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], parties: int | None) -> dict[str, float]:
-    """Bytes that the server needs in the phases of a run, by a text for an error."""
-    specs, n_classes, asked = placeholder_specs(plan), len(classes), config.min_available or parties or 1
-    hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
-    rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {n_classes} classes"
-    needs: dict[str, float] = {}
-    if plan.needs_columns:
-        floor = 1 if parties is None else config.min_examples  # of deployed parties it is not known
-        most_bins = MOST_BINS if config.secure else _most_bins(config, parties)
-        needed = ColumnsRequest(plan.n_features, classes).memory_of_sum(plan.n_examples, most_bins, floor)
-        needs[f"the histograms of {plan.n_features} columns for {n_classes} classes"] = needed
-    needs[rows] = sum(memory_needed(spec, n_classes) for spec in specs)
-    entry = max(ENTRY_BYTES, 16 * asked)  # of a secure sum
-    if config.secure:
-        needs[f"a secure sum of {rows}"] = entry * n_classes * sum(spec.hash_dim for spec in specs)
-    if config.is_private and config.private_rounds:
-        n_weights = n_classes * specs[0].hash_dim
-        needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
-        if config.secure:  # a few digits each
-            needs[f"a secure sum of the gradients of {rows}"] = 8 * entry * n_weights
-    gram = config.gram_value()
-    if gram or (gram is None and plan.has_gram):
-        n_rows = gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
-        # In a secure sum, two digits or more for each sum of products.
-        secure = entry * n_rows**2 if config.secure else 0
-        needs[f"the Gram matrix of {n_rows} rows (gram sets their number)"] = memory_of_gram(n_rows, n_classes) + secure
-    return needs
+# ---- memory
 
 
-def _most_bins(config: RunConfig, parties: int | None) -> int:
-    X = None if parties is None else datasets.simulated_dataset(config).X
+def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
+    """Bytes at the server, and at a party beside its samples, by what for; each must allow the largest."""
+    config, hashes, options = plan.config, plan.hashes, plan.strategy.run.options
+    run, asked = options.run_spec, config.min_available or plan.parties or 1
+    n_classes, specs, counted = run.n_classes, run.specs, options.counted_specs(run.specs)
+    n_examples = None if hashes is None else hashes.n_examples
+    several = "" if len(specs) == 1 else f"{len(specs)} hashes with "
+    rows = f"{several}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {n_classes} classes"
+    server: dict[str, float] = {rows: sum(memory_needed(spec, n_classes) for spec in specs)}
+    party: dict[str, float] = {"the counts": sum(memory_needed(spec, n_classes) for spec in counted)}
+    if hashes is not None and hashes.needs_columns:
+        floor = 1 if plan.parties is None else config.min_examples  # of deployed parties it is not known
+        most_bins = MOST_BINS if run.is_secure else _most_bins(plan)
+        columns = ColumnsRequest(hashes.n_features, run.classes)
+        what = f"the histograms of {hashes.n_features} columns for {n_classes} classes"
+        server[what] = columns.memory_of_sum(n_examples, most_bins, floor)
+    if n_rounds := getattr(run.mechanism, "n_rounds", 0):
+        n_weights = n_classes * run.spec.hash_dim
+        server[f"the refinement of {n_weights} weights in {n_rounds} rounds"] = BYTES_PER_WEIGHT * n_weights
+    n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features) if options.has_gram else 0
+    if n_rows:
+        what = f"the Gram matrix of {n_rows} rows (gram sets their number)"
+        server[what] = party[what] = memory_of_gram(n_rows, n_classes)
+    if run.is_secure:
+        # A gradient has a few digits for each weight, a sum of products two or more.
+        entry = max(ENTRY_BYTES, 16 * asked)
+        n_entries = n_classes * sum(spec.hash_dim for spec in specs)
+        server[f"a secure sum of {rows}"] = entry * n_entries * (8 if n_rounds else 1)
+        party["the secure sum of counts"] = ENTRY_BYTES * n_classes * sum(spec.hash_dim for spec in counted)
+        for needs, bytes_of in ((server, entry), (party, ENTRY_BYTES)):
+            needs |= {what: needs[what] + bytes_of * n_rows**2} if n_rows else {}
+    return {"server": server, "party": party}
+
+
+def _most_bins(plan: RunPlan) -> int:
+    X = None if plan.parties is None else datasets.simulated_dataset(plan.config).X
     return 256 if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8) else USUAL_BINS
 
 
-# ---- noise
-
-
-def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
-    """The plan with the sizes that suit the noise; given sizes stay."""
-    given: dict[str, Any] = {name: getattr(plan, name) for name in ("hash_dim", "row_nnz", "hash_nnz")}
-    given |= {name: getattr(plan, name) for name in ("n_features", "n_examples", "n_classes")}
-    given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
-    given |= {"n_parties": 1 if config.secure else n_parties}
-    given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
-    try:
-        spec = suggest_spec(config.epsilon, config.delta, **given)
-    except (SpecError, ConfigError) as error:
-        raise as_setting(error, "run-config") from None
-    # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.
-    row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
-    signed = spec.signed if config.private_rounds and plan.signed is None and plan.ranges is None else plan.signed
-    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz, signed=signed)
-
-
-def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:
-    """The mechanism of the parties' noisy counts; None for exact counts."""
-    if not config.is_private:
-        return None
-    given: dict[str, Any] = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
-    given |= {name: getattr(config, name) for name in MECHANISMS[config.mechanism].own}
-    if config.secure:
-        if not 2 <= config.honest_parties <= n_parties:
-            raise config.refused("honest_parties", f"from 2 to the {n_parties} parties of the run")
-        given["n_honest"] = config.honest_parties
-        log(logging.INFO, "FlyNN: %s", SharedNoise(n_parties, config.honest_parties))
-    try:
-        mechanism = MECHANISMS[config.mechanism].for_spec(spec, n_classes, config.epsilon, **given)
-    except ConfigError as error:
-        raise as_setting(error, "run-config") from None
-    return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
-
-
-@dataclass(frozen=True)
-class SharedNoise:
-    """Parties of a secure sum, and those of them whose shares of the noise are the noise of one.
-
-    >>> shared = SharedNoise(10, 8)
-    >>> shared.n_needed, round(shared.surplus, 2)
-    (8, 1.12)
-    """
-
-    n_parties: int
-    n_honest: int
-
-    @classmethod
-    def of(cls, mechanism: Mechanism | None, n_parties: int) -> SharedNoise | None:
-        """The sharing of a run's mechanism; None where no noise is shared."""
-        n_honest = None if mechanism is None else mechanism.n_honest
-        return None if n_honest is None else cls(n_parties, n_honest)
-
-    @property
-    def n_needed(self) -> int:
-        """Parties that must stay for a sum to be opened: as many in every sum of a run, however many are asked."""
-        return max(LEAST_PARTIES, self.n_honest, round(LEAST_THRESHOLD * self.n_parties))
-
-    @property
-    def surplus(self) -> float:
-        """Standard deviation of the noise if all parties stay, as a multiple of what the guarantee needs."""
-        return math.sqrt(self.n_parties / self.n_honest)
-
-    def __str__(self) -> str:
-        n, honest, needed = self.n_parties, self.n_honest, self.n_needed
-        spare = needed - honest
-        told = f"; of those that stay, {spare} may then disclose their share" if spare else ""
-        return (
-            f"One noise is shared. Epsilon holds while at least {honest} of {n} parties follow the protocol, keep "
-            "their share of the noise to themselves and stay to the end, and the server follows it, too. "
-            f"Up to {n - needed} may drop out{told}. If more drop out, no sum is opened: nothing is revealed, but "
-            "ledgers may be charged, and the run fails (a later round is left out). "
-            f"If nobody does, the noise is {self.surplus:.2f} times what is needed; with noise of each party's own it "
-            f"would be {math.sqrt(n):.2f} times."
-        )
+def check_memory(plan: RunPlan) -> None:
+    """Refuse a run that needs more memory at the server than the limit."""
+    limit = plan.config.memory_limit
+    what, needed = max(memory_of(plan)["server"].items(), key=lambda need: need[1])
+    if (size := needed / 2**30) > limit:
+        raise plan.config.refused("memory_limit", f"at most {limit:g} GiB", f"{size:.2f} GiB for {what}")

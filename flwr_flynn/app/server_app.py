@@ -17,9 +17,10 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import writing
-from flwr_flynn.app import dry_run, metrics_json, report_text
-from flwr_flynn.app.data.datasets import full_text
-from flwr_flynn.app.report.page import figures_csv, page
+from flwr_flynn.app import dry_run, metrics_json
+from flwr_flynn.app.data.own_file import full_text
+from flwr_flynn.app.report.page import log_table, page
+from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
@@ -30,7 +31,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = "model.npz", "metrics.json", "report.html", "figures.csv", "plan.json"
+_MODEL, _METRICS, _PAGE, _PLAN = "model.npz", "metrics.json", "report.html", "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -38,8 +39,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
-    _FLOWER.addFilter(one_line)
+    """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
     try:
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
@@ -70,9 +70,11 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
         threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
-        return run_rounds(strategy, grid, context, plan.rounds, config.timeout, threshold if config.secure else None)
+        return run_rounds(
+            strategy, grid, context, strategy.num_rounds, config.timeout, threshold if config.secure else None
+        )
     try:
-        strategy.start(grid, num_rounds=plan.rounds, timeout=config.timeout or NO_LIMIT)
+        strategy.start(grid, num_rounds=strategy.num_rounds, timeout=config.timeout or NO_LIMIT)
     except Exception as error:
         if strategy.run.due is not EVALUATION or not strategy.run.is_enough:
             raise
@@ -113,11 +115,10 @@ def _report(
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
         print(text, flush=True)  # so that it is in the log
-    print(report_text.table(made, files.folder), flush=True)
-    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(json.loads(text))))
-    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, figures_csv(json.loads(text))))
+    print(log_table(made, files.folder), flush=True)
+    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
     failed = [f"results: {error}" for error in unwritten]
-    if unequal := [name for name in metrics_json.EQUALITIES if made["sha256"].get(name) is False]:
+    if unequal := [name for name in EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
         failed.append(f"every party is counted, but the model is not the one trained on the pooled data ({listed})")
     if failed:
@@ -132,7 +133,7 @@ def _report(
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
+    folder: Path  # of `model.npz`, `metrics.json` and `report.html`
     federation: Path
 
     @property
@@ -150,8 +151,8 @@ class RunFiles:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
-        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)]:
-            expected = f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} and {_FIGURES}"
+        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE)]:
+            expected = f"a file other than the run's {_MODEL}, {_METRICS} and {_PAGE}"
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
 
@@ -160,9 +161,8 @@ class RunFiles:
         field, action = "run-config federation", config.action
         if action == "train":
             # A federation beside model.npz, without a name of its own, is replaced like it.
-            if config.federation and self.federation.exists() and not config.relearn:
-                got = f"one: {self.federation} (action = join adds to it, relearn = true replaces it)"
-                raise ConfigError(field, "none yet", got)
+            if config.federation and self.federation.exists():
+                raise ConfigError(field, "none yet", f"one: {self.federation} (action = join adds to it)")
             if self.unfinished.exists():
                 expected = "no run that stopped before its end"
                 raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume continues it)")
@@ -217,7 +217,7 @@ def _write_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
-# ---- log lines of a failed run
+# ---- the last line of a failed run
 
 # In a simulation Flower's process learns of an exception ten seconds or more later, after Ray has started. So a line
 # with the reason is printed where the exception is raised. Flower then logs the exception and, last of all, a page
@@ -227,38 +227,21 @@ _LONGEST_REASON = 2000  # characters
 _EXIT_PAGE = "Exit Code:"  # its first words in Flower 1.23 to 1.42
 
 
-def one_line(record: logging.LogRecord) -> bool:
-    """Log filter: this package's own errors, which Flower would log with a traceback, become one line."""
-    error = record.exc_info[1] if record.exc_info else None
-    if error is not None and _is_plain(error):
-        record.msg, record.args, record.exc_info = _reason(error), (), None
-    return True
-
-
 def print_failure(error: BaseException) -> None:
-    """Print the line of a failed run, and add it to the exit page that Flower will log."""
-    line = f"FAILED: {_reason(error)}"
+    """Print the line of a failed run, and add it to the exit page that Flower will log.
+
+    An error of this package needs no traceback: the line has all of it.
+    """
+    reason = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
+    line = f"FAILED: {reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
+    is_ours = isinstance(error, FlyNNError | MemoryError)
     print(line, flush=True)
 
     def with_line(record: logging.LogRecord) -> bool:
         """Log filter: drop the error where the line has all of it, and end the exit page with the line."""
         text = record.getMessage()
-        if _is_plain(error) and text == _reason(error):
-            return False
         if text.startswith(_EXIT_PAGE):
-            page = text.splitlines()[0] if _is_plain(error) else text
-            record.msg, record.args = f"{page}\n{line}", ()
-        return True
+            record.msg, record.args = f"{text.splitlines()[0] if is_ours else text}\n{line}", ()
+        return not (is_ours and record.exc_info and record.exc_info[1] is error)
 
     _FLOWER.addFilter(with_line)
-
-
-def _is_plain(error: BaseException) -> bool:
-    """True for an error whose message is enough, without a traceback."""
-    return isinstance(error, FlyNNError | MemoryError)
-
-
-def _reason(error: BaseException) -> str:
-    """The type and the message of an error, with its notes, in one line."""
-    text = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"

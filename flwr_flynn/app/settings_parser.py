@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import Any, ClassVar, NamedTuple, Self
@@ -38,6 +38,10 @@ class Facts:
 def setting(default: Any, meaning: str, **facts: Any) -> Any:
     """One setting: a dataclass field with its default, its meaning and its `Facts`."""
     return field(default=default, metadata={"facts": Facts(meaning, **facts)})
+
+
+Rule = tuple[str, bool, str]
+"""A setting, True where it is refused, and the value that is expected."""
 
 
 class Row(NamedTuple):
@@ -79,14 +83,19 @@ class Settings:
         settings.check()
         return settings
 
-    def check(self) -> None:
-        """Check the relations between settings. A group with such checks extends this."""
+    def rules(self) -> Iterator[Rule]:
+        """The rules between settings. A table with further ones extends this."""
         for row in self.rows():
             for needed in row.facts.needs:
                 value = getattr(self, needed)
-                if self.is_given(row.name) and not value:
-                    expected = "true" if isinstance(value, bool) else "above 0"
-                    raise self.refused(row.name, f"{key_of(needed)} {expected} beside it", in_json(value))
+                expected = f"{key_of(needed)} {'true' if isinstance(value, bool) else 'above 0'} beside it"
+                yield row.name, self.is_given(row.name) and not value, expected
+
+    def check(self) -> None:
+        """Refuse the first setting that breaks a rule. A table whose texts have a form extends this."""
+        for name, is_broken, expected in self.rules():
+            if is_broken:
+                raise self.refused(name, expected)
 
     @classmethod
     def rows(cls) -> list[Row]:
@@ -99,9 +108,13 @@ class Settings:
         """True if the setting has a value other than its default."""
         return bool(getattr(self, name) != getattr(type(self), name))
 
+    def names(self, name: str) -> tuple[str, ...]:
+        """The value of a setting that is a list of texts."""
+        return tuple(entries(f"{self.source} {key_of(name)}", getattr(self, name), (str,)))
+
     def refused(self, name: str, expected: str, got: str | None = None) -> ConfigError:
         """The error about a setting, by default with its value."""
-        shown = in_json(getattr(self, name)) if got is None else got
+        shown = (in_json(getattr(self, name)) if getattr(self, name) != "" else "none") if got is None else got
         return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
 
 
@@ -161,6 +174,15 @@ def in_json(value: Any) -> str:
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:
     """The integers that the texts spell, if each spells one as Python prints it: not as `01`, `1_0` or `1.0`."""
     return [int(text) for text in texts] if all(map(PLAIN_INTEGER.fullmatch, texts)) else None
+
+
+def floats(text: str, separator: str) -> list[float]:
+    """The numbers in a text; [] if a part is no finite number."""
+    try:
+        numbers = [float(part) for part in text.split(separator)]
+    except ValueError:
+        return []
+    return numbers if all(map(math.isfinite, numbers)) else []
 
 
 def entries(field: str, text: str, kinds: tuple[type, ...]) -> list[Any]:

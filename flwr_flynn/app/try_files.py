@@ -6,35 +6,27 @@ setting that mends it. The parties then answer the messages of the server one af
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
-import re
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
-from itertools import chain
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.data.csv_file import CsvFile, header_of
-from flwr_flynn.app.data.datasets import full_text, opened_own
-from flwr_flynn.app.data.dialect import SEPARATOR_NAMES, codec, ending, objects
-from flwr_flynn.app.data.opened import columns_of, existing, opened
-from flwr_flynn.app.data.parquet_file import opened_parquet
-from flwr_flynn.app.data.share import coded_labels, counted
-from flwr_flynn.app.data.table_file import Batch, Reading, TableFile, unlabelled
+from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
+from flwr_flynn.app.data.table_file import TableFile, ending, objects
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
@@ -44,51 +36,45 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.texts import as_name
 
-_MOST_PARTS = 1000
 _MANY_LEVELS = 20
-_OWN = ("action", "federation", "relearn", "min-available", "nodes-at-a-time", "output-dir")
+_OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
 
-def run_files(
-    paths: Sequence[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
-) -> int:
+def run(options: Namespace) -> int:
     """Run a federation in which each file is a party, and print its table and the paths of its results.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        CSV, Parquet and NPZ files.
-    node : mapping of str to str
-        Node settings of all parties, such as `label`.
-    by : str
-        A column by whose values one file is split into parties; it is no feature then.
-    out : str
-        Folder of the results, `flwr-flynn-try` by default.
-    settings : sequence of str
-        ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
 
     Returns
     -------
     int
         The exit status: 1 if too few of the files can be counted.
     """
+    keys = "label", "separator", "decimal", "encoding", "date_format"
+    node = {key.replace("_", "-"): value for key in keys if (value := getattr(options, key))}
+    node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
+    return run_files(options.files, node, options.out, options.set)
+
+
+def run_files(paths: Sequence[str], node: dict[str, Any], out: str = "", settings: Sequence[str] = ()) -> int:
+    """Run a federation of files, with node settings of all parties, as `run` does.
+
+    `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
+    """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.WARNING)
-        parts, found = _split(paths, by, node, Path(folder)) if by else ([*map(Path, paths)], {})
-        node = found | node  # each part is read as the whole file was
-        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in _named(parts)]
+        named = _named([*map(Path, paths)])
+        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in named]
         given = _settings(settings, {site.raw["party-id"]: site.raw for site in sites})
         given |= {"min-available": len(sites), "nodes-at-a-time": len(sites), "output-dir": out or "flwr-flynn-try"}
-        config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
+        config = _inspected(sites, RunConfig.parse(given).resolved())
         if config is None:
             return 1
         files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
         grid, context = FilesGrid([site.raw for site in sites]), Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
-    for name in ("plan.json",) if config.dry_run else ("report.html", "figures.csv", "model.npz", "metrics.json"):
+    for name in ("plan.json",) if config.dry_run else ("report.html", "model.npz", "metrics.json"):
         print(files.folder / name)
     return 0
 
@@ -150,72 +136,17 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield names[-1], path
 
 
-def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """Write the rows of one file in a part for each value of a column, without it; paths and what was detected."""
-    path = existing(Path(paths[0]))
-    if len(paths) > 1 or ending(path) == ".npz":
-        raise ConfigError("--by", "one CSV or Parquet file", f"{len(paths)} files, the first a {ending(path)} file")
-    # The values of the column are read as labels are.
-    file = opened(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
-    n_without, file.n_unlabelled = file.n_unlabelled, 0
-    file.check()
-    rows_of: dict[str, list[int]] = {}
-    values = objects([*chain.from_iterable(map(_labels_in, file.batches()))])
-    for index in np.flatnonzero(~unlabelled(values)).tolist():
-        rows_of.setdefault(str(values[index]), []).append(index)
-    if not 1 <= len(rows_of) <= _MOST_PARTS:
-        raise ConfigError("--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of))
-    if n_without:
-        print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
-    if isinstance(file, CsvFile):
-        encoding, separator = codec(file.reading.dialect.encoding), file.reading.dialect.separator
-        at = [*map(as_name, header_of(path, file.reading.dialect))].index(as_name(by))
-        with path.open(encoding=encoding, newline="") as stream:
-            rest = (row[:at] + row[at + 1 :] for row in csv.reader(stream, delimiter=separator) if row)
-            head, lines = next(rest), [*rest]
-    else:
-        with opened_parquet(path) as source:
-            table = source.read().drop([name for name in source.schema_arrow.names if as_name(name) == as_name(by)])
-    parts, dialect = list[Path](), file.reading.dialect
-    mark = next((name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator), "")
-    found = {"separator": mark, "decimal": dialect.decimal, "encoding": dialect.encoding}
-    for value, rows in sorted(rows_of.items()):
-        name = re.sub(r"[^\w .+-]", "_", value)[:60]
-        parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
-        parts[-1].parent.mkdir()
-        if not isinstance(file, CsvFile):
-            import_module("pyarrow.parquet").write_table(table.take(rows), parts[-1])
-            continue
-        with parts[-1].open("w", encoding=encoding, newline="") as stream:
-            csv.writer(stream, delimiter=separator).writerows([head, *(lines[row] for row in rows)])
-    return parts, found if isinstance(file, CsvFile) else {}
-
-
 # ---- faults before anything is counted
 
 
-@dataclass
 class Site:
     """A party, what its file has, and its faults, each with the setting that mends it."""
 
-    path: Path
-    raw: dict[str, Any]  # its node config
-    faults: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
-    has_label: bool = True
-    guess: str | None = None  # the one column that may be that of the labels, where this is missing
-    labels: set[str] = field(default_factory=set)
-    file: TableFile | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name for people."""
-        return f"{self.raw['party-id']}{self.path.suffix}"
-
-    @property
-    def node(self) -> NodeConfig:
-        """Its settings."""
-        return NodeConfig.parse(self.raw)
+    def __init__(self, path: Path, raw: dict[str, Any]) -> None:
+        self.path, self.raw, self.name = path, raw, f"{raw['party-id']}{path.suffix}"  # `raw` is its node config
+        self.faults, self.columns, self.labels = list[str](), list[str](), set[str]()
+        self.file: TableFile | None = None
+        self.is_sound = False  # the file by itself
 
     @contextmanager
     def noting(self, mend: str = "") -> Iterator[None]:
@@ -230,25 +161,23 @@ class Site:
         text = f"{fault}; --set {self.raw['party-id'] if mend[0] == ':' else ''}{mend}" if mend else fault
         self.faults += [] if text in self.faults else [text]
 
-    def opened(self, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
-        """Its file as the party opens it; without the column of the labels, with the guessed one."""
-        node = self.node
-        if self.has_label:
-            return opened_own(node, features, schema)
-        rest = node.dialect(), schema, None, node.ignored()
-        return opened(self.path, Reading(self.guess, node.held_out_key, features, *rest))
+    def head(self) -> None:
+        """Read the settings, and the names of the columns."""
+        self.node = NodeConfig.parse(self.raw)
+        self.columns = columns_of(existing(self.path), self.node.dialect()) or []
 
     def look(self, others: set[str]) -> None:
         """Note the faults of the file by itself, and its labels; `others` are columns of other files."""
         label = as_name(self.node.label or "label")
         if self.columns and by_name(self.columns, [label]) == [None] and ending(self.path) != ".npz":
             own = [name for name in self.columns if name not in others]
-            self.has_label, self.guess = False, own[0] if len(own) == 1 else None
             got = f"those of no other file: {_quoted(own)}" if own else f"others: {_quoted(self.columns)}"
-            self.note(f"expected a column {label!r}, got {got}", f":label={self.guess or '...'}")
-        self.file = file = self.opened()
+            self.note(f"expected a column {label!r}, got {got}", f":label={own[0] if len(own) == 1 else '...'}")
+            if len(own) != 1:
+                return
+            self.node = replace(self.node, label=own[0])  # for further faults
+        self.file, n_faults = (file := opened_own(self.node)), len(self.faults)
         print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        file.n_unlabelled *= self.has_label
         for counter, mend in (("n_broken", ":separator=..."), ("n_unlabelled", ""), ("", ":gap-texts=...")):
             if not counter or getattr(file, counter):
                 with self.noting(mend):
@@ -256,12 +185,8 @@ class Site:
                 setattr(file, counter or "n_broken", 0)  # so that the next check tells the next fault
         if not file.n_rows:
             self.note("expected at least one row, got none")
-        found = {*chain.from_iterable(map(_labels_in, file.labelled()))}
-        self.labels = {*map(_plain, found)}
-
-
-def _labels_in(batch: Batch) -> list[Any]:
-    return [] if batch.labels is None else batch.labels.tolist()
+        self.is_sound = len(self.faults) == n_faults
+        self.labels = {_plain(label) for batch in file.batches() for label in batch.labels.tolist()}  # type: ignore[union-attr]
 
 
 def _plain(label: Any) -> str:
@@ -274,11 +199,11 @@ def _quoted(names: Iterable[str]) -> str:
     return listed([repr(name[:60]) for name in names])
 
 
-def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfig | None:
+def _inspected(sites: list[Site], config: RunConfig) -> RunConfig | None:
     """Print all faults, and return the settings with the classes of all files; None if too few can be counted."""
     for site in sites:
         with site.noting():
-            site.columns = columns_of(existing(site.path), site.node.dialect()) or []
+            site.head()
     for site in [site for site in sites if not site.faults]:
         with site.noting():
             site.look({name for other in sites if other is not site for name in other.columns})
@@ -288,11 +213,11 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
     known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
     for site in sites:
         others = known or set[str]().union(*(other.labels for other in sites if other is not site))
-        if others and (site.has_label or site.guess) and (odd := sorted(site.labels - others)):
+        if others and (odd := sorted(site.labels - others)):
             where = "the classes" if known else "those of the other files"
             text = f"{len(odd)} of {len(site.labels)} label values are not among {where}: {_quoted(odd)}"
             # Classes that one site alone has are usual; a site that shares none has probably another code for them.
-            if known or (len(odd) == len(site.labels) and not is_split):
+            if known or len(odd) == len(site.labels):
                 site.note(text, f":label-map={','.join(f'{value[:60]}=...' for value in odd[:20])}")
             else:
                 print(f"{site.name}: note: {text}")
@@ -314,7 +239,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
 
 def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | None) -> None:
     """Note what the columns of the run, given or learned as the run learns them, refuse of each file."""
-    features = config.feature_list()
+    features = config.columns("feature_names")
     if schema is None and not features:
         sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
         if config.n_features or not sound:
@@ -330,8 +255,7 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
             schema = None
     for site in sites:
         if site.file is not None:
-            is_sound = len(site.faults) <= (not site.has_label)
             with site.noting("schema=FILE"):
-                file = site.opened(features, schema)
+                file = opened_own(site.node, features, schema)
                 with site.noting(":gap-texts=..."):
-                    file.check() if is_sound else None
+                    file.check() if site.is_sound else None

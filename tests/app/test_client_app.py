@@ -121,9 +121,7 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog
     assert "HIV+" in caplog.text  # the party's own log
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5), ("class-prior", False, True)]
-)
+@pytest.mark.parametrize(("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5)])
 def test_some_settings_are_those_of_the_node_or_of_the_simulation(
     key: str, value: Any, default: Any, own: dict[str, Any]
 ) -> None:

@@ -12,7 +12,7 @@ from flwr.server import Server
 from flwr_flynn import FlyNNClient, FlyNNStrategy
 from flwr_flynn.app import metrics_json as reports
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.report_text import table
+from flwr_flynn.app.report.page import log_table
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.hashing.spec import HashSpec
@@ -20,7 +20,13 @@ from tests.fakes import CLASSES, Proxy, manager, points
 
 REPORT: dict[str, Any] = {
     "action": "train",
-    "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
+    "run": {"run_id": "7", "seconds": 1.25},
+    "parties": [
+        {"name": "a", "examples": 3, "bytes": 900, "seconds": 0.5},
+        {"name": "b", "examples": 4, "bytes": 2_100_000, "seconds": None},
+    ],
+    "federation": [{"party": "a"}, {"party": "b"}],
+    "updates": [],
     "missing": {"c": "no reply"},
     "examples": 7,
     "privacy": None,
@@ -34,11 +40,18 @@ REPORT: dict[str, Any] = {
     "selection": None,
     "refinement": None,
     "gram": None,
+    "classes": ["ash", "birch"],
+    "class_sizes": None,
+    "messages": {},
+    "settings": {},
+    "versions": {},
     "specs": [],
     "members": [],
     "traffic": {},
     "sha256": {"federated": "12ab"},
 }
+
+A = {"party": "a"}
 
 
 def member(**more: Any) -> dict[str, Any]:
@@ -96,7 +109,7 @@ PRIVACY = {
             {"traffic": traffic(counts=(900_000.0, 40.0), evaluation=(200_000.0, 2000.0))},
             [
                 "parties counted 2 of 3",
-                "not counted: c no reply",
+                "left out of counts: c no reply",
                 "training samples 7",
                 "bytes per party 1.1 MB up, 2.0 kB down",
                 "counts 900.0 kB up, 40 B down",
@@ -106,8 +119,12 @@ PRIVACY = {
             ],
             ["equal"],
         ),
-        ({"action": "withdraw", "federation": [1] * 5}, ["parties withdrawn 2 of 3", "parties in all 5"], []),
-        ({"action": "evaluate", "federation": [1]}, ["parties in all 1"], ["parties counted"]),
+        (
+            {"action": "withdraw", "federation": [{"party": "a"}] * 5},
+            ["parties withdrawn 2 of 3", "parties in all 5"],
+            [],
+        ),
+        ({"action": "evaluate", "federation": [{"party": "a"}]}, ["parties in all 1"], ["parties counted"]),
         (
             {"simulation": SIMULATION, "sha256": SHA | {"pooled": "34cd", "equal": False, "model_equal": None}},
             [
@@ -122,7 +139,11 @@ PRIVACY = {
         ({"sha256": SHA | {"equal": None, "model_equal": True}}, ["equal n/a, 1 missing", "whole model equal yes"], []),
         (
             {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}},
-            ["evaluation failed at 2 parties", "not evaluated: a declined: X_test", "not evaluated: b no reply"],
+            [
+                "evaluation failed at 2 parties",
+                "left out of evaluation: a declined: X_test",
+                "left out of evaluation: b no reply",
+            ],
             [],
         ),
         ({"evaluation_errors": ["KeyError", "KeyError"]}, ["evaluation failed with KeyError"], []),
@@ -130,8 +151,8 @@ PRIVACY = {
             {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}},
             [
                 "evaluation none: parties send no results",
-                "has no model: a no reply",
-                "could not save the model: b disk full",
+                "left out of evaluation: a no reply",
+                "left out of saving the model: b disk full",
             ],
             [],
         ),
@@ -155,12 +176,12 @@ PRIVACY = {
             },
             [
                 "scaling auto, from histograms of the columns of 6 samples",
-                "no histograms: a declined: ranks",
+                "left out of columns: a declined: ranks",
                 "candidates 3 with 1 decays each, compared on 7 samples",
                 "leave-one-out 0.7500, 0.8750, 0.5000",
                 "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
                 "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
-                "not in the selection: b no reply",
+                "left out of selection: b no reply",
                 "histograms of the columns 10 B up, 20 B down",
                 "selection 10 B up, 20 B down",
             ],
@@ -180,18 +201,18 @@ PRIVACY = {
             {"refinement": REFINEMENT},
             [
                 "refinement 3 noisy rounds under the guarantee of the counts, judged on no samples",
-                "noisy refinement 2: b no reply",
+                "left out of noisy refinement 2: b no reply",
             ],
             ["Gram matrix"],
         ),
-        ({"gram": GRAM}, ["Gram matrix 64 rows, 90 samples, half of the weight", "gram: b no reply"], []),
+        ({"gram": GRAM}, ["Gram matrix 64 rows, 90 samples, half of the weight", "left out of gram: b no reply"], []),
         ({"gram": GRAM | {"used": False}}, ["Gram matrix none: too few parties replied, or the regression failed"], []),
         (
             {"privacy": PRIVACY, "evaluation": EVALUATION, "simulation": SIMULATION},
             [
                 "training samples hidden",
                 "privacy epsilon 1, delta 1e-05; noise of standard deviation 3 at each party",
-                "not covered the confusion matrices behind the figures below",
+                "not covered the confusion matrices behind the figures above",
                 "equal n/a, noisy",
                 "A promise.",
             ],
@@ -208,7 +229,7 @@ PRIVACY = {
     ],
 )
 def test_rows_of_the_table(changes: dict[str, Any], rows: list[str], absent: list[str], tmp_path: Path) -> None:
-    shown = [" ".join(line.split()) for line in table(REPORT | changes, tmp_path).splitlines() if line]
+    shown = [" ".join(line.split()) for line in log_table(REPORT | changes, tmp_path).splitlines() if line]
     assert set(rows) <= set(shown), shown
     assert not [row for row in shown for start in absent if row.startswith(start)]
     assert shown[0] == "FlyNN"
@@ -238,7 +259,7 @@ def run_of(
     clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
     Server(client_manager=clients, strategy=strategy).fit(strategy.num_rounds, timeout=None)
     monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
-    found = reports.compared(RunPlan(config, 3, plan, strategy, 4), 3, strategy.federation("1"))
+    found = reports.compared(RunPlan(config, 3, plan, strategy), 3, strategy.federation("1"))
     if config.gram_value():
         n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.specs)
         assert reports.gram(strategy.run) == {"rows": n_rows, "examples": 180, "used": True, "missing": {}}

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn import FlyNNStrategy, secagg
+from flwr_flynn import secagg
 from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.rare_class import LEAST_STRENGTH, beside_noise, strength
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_plan import SharedNoise, n_rounds, private_plan, run_mechanism, training_plan
+from flwr_flynn.app.run_noise import LEAST_STRENGTH, SharedNoise, beside_noise, private_plan, run_mechanism, strength
+from flwr_flynn.app.run_plan import RunPlan, check_memory, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
-from tests.fakes import CLASSES, SPEC
+from tests.fakes import CLASSES, SPEC, FakeGrid
 from tests.raising import raises
 
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
@@ -58,6 +58,12 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
     assert [record.args for record in caplog.records] == [("n-features, classes",)]
 
 
+def check(config: RunConfig, parties: int | None = None) -> None:
+    """Make the plan of a new federation, and check its memory."""
+    hashes, strategy = run_plan._strategy(config, FakeGrid({}), parties, None)
+    check_memory(RunPlan(config, parties, hashes, strategy))
+
+
 @pytest.mark.parametrize(
     ("settings", "fits", "too_little", "got"),
     [
@@ -78,7 +84,12 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
             "16384 columns for 5000 classes",
         ),
         ({"scaling": "none", "gram": 4096}, 1, 0.01, "for the Gram matrix of 4096 rows"),
-        ({"scaling": "none", "gram": 4096, "secure": True, "max-examples": 9}, None, 0.4, "for the Gram matrix"),
+        (
+            {"scaling": "none", "gram": 4096, "secure": True, "max-examples": 9, "min-available": 3},
+            None,
+            0.4,
+            "for the Gram matrix",
+        ),
         (
             {"scaling": "none", "hash-dim": 2**20, "secure": True, "max-examples": 9, "min-available": 100},
             4,
@@ -87,22 +98,22 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
         ),
         # 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor
         (
-            {"n-features": 1000, "hash-dim": 64, "hash-nnz": 4, "n-examples": 10**5},
+            {"n-features": 1000, "hash-dim": 64, "n-examples": 10**5},
             9,
             8,
             "8.94 GiB for the histograms of 1000 columns for 2 classes",
         ),
-        ({"n-features": 1000, "hash-dim": 64, "hash-nnz": 4}, 1, 1e-5, "for the"),  # of an unknown number
+        ({"n-features": 1000, "hash-dim": 64}, 1, 1e-5, "for 6 hashes"),  # of an unknown number
     ],
 )
 def test_the_memory_limit_of_the_server_covers_all_phases(
     settings: dict[str, Any], fits: float | None, too_little: float, got: str
 ) -> None:
     if fits is not None:
-        training_plan(RunConfig.parse(DEPLOYED | settings | {"memory-limit": fits}), None)
+        check(RunConfig.parse(DEPLOYED | settings | {"memory-limit": fits}))
     expected = f"at most {too_little:g} GiB"
     with raises(ConfigError, field="run-config memory-limit", expected=expected) as caught:
-        training_plan(RunConfig.parse(DEPLOYED | settings | {"memory-limit": too_little}), None)
+        check(RunConfig.parse(DEPLOYED | settings | {"memory-limit": too_little}))
     assert got in caught.value.got
 
 
@@ -115,14 +126,14 @@ def test_a_simulation_of_too_large_parties_is_refused_before_the_run(settings: d
 
 
 def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, hash_nnz=4)
+    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64)
     monkeypatch.setattr(datasets, "n_training", lambda _: 10**5)
     monkeypatch.setattr(datasets, "simulated_shares", lambda *_: [])
 
     def plan(config: RunConfig, X: np.ndarray) -> None:
         dataset = datasets.Dataset(X, np.arange(4) % 2, [0, 1], "images")
         monkeypatch.setattr(datasets, "simulated_dataset", lambda _: dataset)
-        training_plan(config, 2)
+        check(config, 2)
 
     plan(config, np.zeros((4, 1000), np.uint8))
     for limit in (1.0, 2.0):
@@ -131,15 +142,6 @@ def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch)
         assert "histograms of 1000 columns" in caught.value.got
     # The simulated parties' own floor: a bin has five values or more.
     plan(replace(config, memory_limit=2.0, min_examples=5), np.zeros((4, 1000), np.float32))
-
-
-def test_rounds_must_do_for_the_counting() -> None:
-    plan = RunConfig(scaling="auto").plan(4, None, 3)
-    run = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1).run
-    with raises(ConfigError, field="run-config rounds", got=1):
-        n_rounds(RunConfig(rounds=1), run)
-    assert n_rounds(RunConfig(rounds=2), run) == 2
-    assert n_rounds(RunConfig(), run) == 3  # columns; counts, selection; evaluation
 
 
 def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
@@ -213,7 +215,7 @@ def test_sizes_follow_from_public_figures() -> None:
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
     assert spec.hash_nnz <= 512 // 10
-    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
+    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512})
     with raises(ConfigError, field="run-config hash-nnz"):
         private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
 

@@ -110,20 +110,25 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
     assert found[0] == found[-1] == f"FAILED: DataError: text.csv: {what}; 18 of 18 samples; in this file: 'town'"
 
 
-def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
-    def record(error: Exception) -> tuple[str, bool]:
-        made = logging.LogRecord(
-            "flwr", 40, "", 0, "%s raised an exception", ("ServerApp",), (type(error), error, None)
-        )
-        assert server_app.one_line(made)
-        return made.getMessage(), made.exc_info is not None
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (AggregationError("1 of 2 parties counted"), "AggregationError: 1 of 2 parties counted"),
+        (MemoryError("8 TiB"), "MemoryError: 8 TiB"),
+        (AggregationError("no column " + "x" * 5000), f"AggregationError: no column {'x' * 1971}…"),
+    ],
+)
+def test_errors_of_ours_are_told_in_one_line_without_a_traceback(
+    error: Exception, line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: Any) -> None:
+        raise error
 
-    noted = AggregationError("no column")
-    noted.add_note("it has 'a'")
-    assert record(AggregationError("1 of 2 parties counted")) == ("AggregationError: 1 of 2 parties counted", False)
-    assert record(noted) == ("AggregationError: no column; it has 'a'", False)
-    assert record(MemoryError("8 TiB")) == ("MemoryError: 8 TiB", False)
-    assert record(ZeroDivisionError("x")) == ("ServerApp raised an exception", True)
+    monkeypatch.setattr(server_app, "plan_run", broken)
+    error.add_note("it has 'a'")
+    line = line if line.endswith("…") else f"{line}; it has 'a'"
+    found = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
+    assert found == [f"FAILED: {line}", "ERROR :      Exit Code: 700", f"FAILED: {line}"]
 
 
 def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +150,7 @@ def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failin
         return []
 
     strategy = message.FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=2, decay=0.5, min_available_nodes=2)
-    plan = RunPlan(RunConfig(), None, None, strategy, strategy.num_rounds)
+    plan = RunPlan(RunConfig(), None, None, strategy)
     with nullcontext() if failing == EVALUATE else pytest.raises(OSError, match="no connection"):
         found = server_app._run(plan, FakeGrid(nodes, between=fail), Context(1, 0, {}, RecordDict(), {}))
         assert found == ["OSError"]
@@ -359,9 +364,8 @@ def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
     assert (member["decay"], paper["rule"], member["spec"]["signed"]) == (0.5, "novelty", False)
     assert member["weight"] == 1
     assert paper["evaluation"]["examples"] == 40
-    best = run(max_members=1)
-    assert (len(best["specs"]), len(best["members"])) == (6, 1)
-    assert best["selection"]["choices"][0][2] == 1
+    best = run()
+    assert len(best["specs"]) == 6 > len(best["members"]) >= 1
     assert max(map(max, best["selection"]["accuracies"])) == best["selection"]["accuracy"]
 
 
@@ -389,7 +393,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     for action in ("join", "withdraw", "evaluate"):
         with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             run(nodes={1}, action=action, federation=str(kept))
-    for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
+    for name in ("model.npz", "metrics.json", "report.html"):
         with raises(ConfigError, field="run-config federation", got=name):
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
@@ -529,7 +533,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monke
     assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
 
 
-ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"}
+ALL = {"federation.npz", "model.npz", "metrics.json", "report.html"}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -548,7 +552,7 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", full)
-    unwritten = "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
+    unwritten = "federation.npz, model.npz, metrics.json, report.html, " * is_full
     with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
@@ -593,7 +597,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert report["examples"] == 40
     assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in ALL - full - {"metrics.json", "report.html", "figures.csv"}:
+    for name in ALL - full - {"metrics.json", "report.html"}:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 

@@ -56,7 +56,7 @@ def test_groups_are_the_classes_that_define_a_setting() -> None:
         ({"exact": 1}, "exact", "true or false", "1"),
         ({"mode": "quick"}, "mode", "one of fast, slow", '"quick"'),
         ({"title": []}, "title", "a string", "list"),
-        ({"title": "a"}, "title", "exact true beside it", "false"),
+        ({"title": "a"}, "title", "exact true beside it", '"a"'),
         ({"hash-dmi": 5}, "hash-dmi", "one of hash-dim, exact, share, title, mode", "unknown"),
     ],
 )

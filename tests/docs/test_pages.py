@@ -23,7 +23,6 @@ COMMANDS_RUN_BY = {
     "docs/how_to/files.md": ("tests/app/test_cli.py",),
     "docs/how_to/install.md": ("tests/integration/test_installed.py",),
     "docs/how_to/own_app.md": ("tests/integration/test_message.py",),
-    "docs/how_to/report.md": ("tests/app/test_cli.py",),
     "docs/tutorial/own_data.md": ("tests/integration/test_own_data.py",),
 }
 """Pages whose shell commands need a test of their own; `tests/integration/test_pages.py` runs all others."""

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.client_app import UnreadyClient
-from flwr_flynn.app.run_plan import SharedNoise
+from flwr_flynn.app.run_noise import SharedNoise
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from flwr_flynn.app.data.datasets import own_share
+from flwr_flynn.app.data.own_file import own_share
 from flwr_flynn.app.node_config import NodeConfig
 from tests.docs.pages import blocks
 

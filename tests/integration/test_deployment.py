@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 PAGE = "docs/how_to/deploy_tls.md"
 DIGITS = load_dataset("digits")
-SPEC = {"scaling": "none", "hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7, "n_features": 64}
+SPEC = {"scaling": "none", "hash_dim": 2048, "seed": 7, "n_features": 64}
 CLASSES = ",".join(map(str, range(10)))
 
 Federated = tuple[Deployment, list[list[list[str]]]]

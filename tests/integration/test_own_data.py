@@ -39,7 +39,7 @@ def test_three_hospitals_as_they_are(deployment: Callable[..., Deployment]) -> N
     assert done.status == "finished:completed", done.output[-6000:]
     assert done.row("parties counted") == "3 of 3"
     assert done.row("columns") == "2 number, 1 category, 1 date; 1 with gaps; learned from the parties"
-    assert float(done.row("accuracy")) > 0.75
+    assert float(done.row("accuracy").split()[0]) > 0.75
     (left_out,) = (block.text.strip() for block in all_blocks(PAGE) if block.language == "text")
     assert left_out in done.output
     second = (flower.folder / "hospital2.log").read_text()

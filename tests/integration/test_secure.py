@@ -19,7 +19,7 @@ DIGITS = load_dataset("digits")
 
 
 def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
-    small = {"hash_dim": 1024, "hash_nnz": 32, "min_examples": 1, "gram": 64, "seed": 7}
+    small = {"hash_dim": 1024, "min_examples": 1, "gram": 64, "seed": 7}
     plain = flower.run(nodes=4, **small)
     secret = flower.run(nodes=4, secure=True, max_examples=2000, **small)
     for run in (plain, secret):

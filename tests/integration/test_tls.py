@@ -99,7 +99,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         assert second.status == "finished:completed", second.output[-6000:]
         assert second.row("parties counted") == "2 of 3"
         reason = "expected each of the run's 4 features, got 1 of 4 missing: petal_width"
-        assert reason in second.row("not counted: site2")
+        assert reason in second.row("left out of counts: site2")
         # It gets its copy of the model all the same.
         again = {site: shared_part(folder / site / "model.npz") for site in SITES}
         assert len(set(again.values())) == 1

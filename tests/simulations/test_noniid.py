@@ -290,7 +290,7 @@ def test_validation_never_sees_what_is_held_out():
 def test_scores_of_a_small_known_case():
     X = np.zeros((0, 1))
     y = [np.array([0] * 5), np.array([0, 1, 1, 1, 1, 1]), np.array([1])]
-    shares = [splits.Share(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
+    shares = [splits.Samples(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
     scores = splits.Parts(shares, 2).scores(np.array([0] * 5 + [0, 1, 1, 1, 0, 0] + [0]))
     assert scores["accuracy"] == pytest.approx(9 / 12)
     assert scores["balanced"] == pytest.approx((6 / 6 + 3 / 6) / 2)
@@ -338,20 +338,20 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
     y = np.repeat([0, 1], [90, 10])
     X = (random.normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(np.float32)
     weights = [np.array([[0.0, 0.5], [0.0, 0.0]]), np.log(np.array(pooled) / 100)]
-    share = splits.Share(X, y, X, y)
+    share = splits.Samples(X, y, X, y)
     shares = (np.array(pooled) + 1) / 102
     scores = gradients.logits(weights, X) + np.log([90, 10] + 2 * shares) - np.log(shares)
     found = noniid.with_class_prior(share, weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
-    alike = splits.Share(X, np.arange(100) % 2, X, y)  # for which the frequencies of the classes say nothing
+    alike = splits.Samples(X, np.arange(100) % 2, X, y)  # for which the frequencies of the classes say nothing
     plain = gradients.logits(weights, X).argmax(axis=1)
     if pooled == [50, 50]:
         np.testing.assert_array_equal(noniid.with_class_prior(alike, weights, np.array(pooled)), plain)
-    one_class = splits.Share(X[:90], y[:90], X, y)
+    one_class = splits.Samples(X[:90], y[:90], X, y)
     scores = gradients.logits(weights, X) + np.log([90, 0] + 2 * shares) - np.log(shares)
     found = noniid.with_class_prior(one_class, weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
-    none = splits.Share(X[:0], y[:0], X, y)
+    none = splits.Samples(X[:0], y[:0], X, y)
     np.testing.assert_array_equal(noniid.with_class_prior(none, weights, np.array(pooled)), plain)
 
 
@@ -467,7 +467,7 @@ def test_harm_is_counted_over_parties():
     assert line["worst loss"].startswith("0.100 of 10 samples (a, 4 parties")
     X = np.zeros((0, 1))
     y = [np.zeros(5, int), np.zeros(10, int), np.zeros(4, int), np.zeros(8, int)]
-    shares = [splits.Share(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
+    shares = [splits.Samples(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
     own = [np.array([0] * 5), np.array([0] * 7 + [1] * 3), np.ones(4, int), np.zeros(8, int)]
     shared = np.concatenate([[1] * 5, [0] * 10, [0] * 4, [0] * 8]).astype(int)
     scores = noniid.with_personal(splits.Parts(shares, 2), shared, own)

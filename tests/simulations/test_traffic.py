@@ -11,7 +11,7 @@ from flwr_flynn.federated import codec
 from simulations import __main__ as command
 from simulations import traffic
 from simulations.gradients import Recipe
-from simulations.splits import Parts, Share, deal_out
+from simulations.splits import Parts, Samples, deal_out
 from simulations.splits import read as read_set
 from simulations.study import Cells
 from simulations.traffic import Plan
@@ -112,7 +112,7 @@ def separated(n=300):
     """Parties of three clusters far apart, of one class each."""
     y = np.arange(n) % 3
     X = 9 * np.eye(3, 5)[y] + np.random.default_rng(0).normal(size=(n, 5))
-    shares = [Share(*(part for k in (1, 0) for part in (X[y == c][k::2], y[y == c][k::2]))) for c in range(3)]
+    shares = [Samples(*(part for k in (1, 0) for part in (X[y == c][k::2], y[y == c][k::2]))) for c in range(3)]
     return Parts(shares, 3)
 
 

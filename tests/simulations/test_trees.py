@@ -92,7 +92,7 @@ def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
 
 
 def test_weights_make_classes_alike_at_the_party_or_over_all():
-    share = splits.Share(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
+    share = splits.Samples(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
     table = np.array([[3, 0, 1], [1, 0, 5]])
     own, pooled = (trees.sample_weights(share, table, name) for name in ("own", "pooled"))
     np.testing.assert_allclose(own, [2 / 3] * 3 + [2])

@@ -1,18 +1,17 @@
-"""One party's samples: its own file, or its share of the data set of a simulation.
+"""The data set of a simulation, and the share of each party.
 
-In a simulation the index of a sample and the split seed decide if it is held out (`held_out`), and not the party. A
+The index of a sample and the split seed decide if it is held out (`held_out`), and not the party. A
 share is a list of indices into one data set, by the partitioners of flwr-datasets (`deal`). So the federated model can
 equal the pooled one.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from inspect import signature
@@ -22,20 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import ENDINGS, ending
-from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import Arrays
-from flwr_flynn.app.data.opened import ArrayFile, existing, opened
-from flwr_flynn.app.data.private_file import PrivateFile, private_file
-from flwr_flynn.app.data.share import LARGE, coded_labels, counted, encoded, labels_of
-from flwr_flynn.app.data.share import Share as Share
-from flwr_flynn.app.data.table_file import Reading, TableFile
-from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_settings import BY_COLUMN, BY_ID
-from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
+from flwr_flynn.app.data.npz import ArrayFile, Arrays
+from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
+from flwr_flynn.app.data.table_file import ENDINGS, Reading, TableFile, ending
+from flwr_flynn.app.run_config import NATURAL, RunConfig
+from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.samples import Samples
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -86,15 +77,19 @@ def deal(
             warnings.simplefilter("ignore")
             name = "".join(word.capitalize() for word in config.partitioner.split("-"))
             make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
-            defaults = _defaults(n_parties, n, len(np.unique(codes)), seed) | {"alpha": config.alpha}
-            defaults["partition_by"] = "by" if config.partitioner in BY_COLUMN else "label"
+            defaults: dict[str, Any] = {
+                **{"num_partitions": n_parties, "seed": seed, "alpha": config.alpha},
+                "partition_by": "label" if by is None else "by",
+                "min_partition_size": 0,  # an empty party is a valid party
+                "num_classes_per_partition": 2,
+                "num_shards_per_partition": 2,
+                "partition_sizes": [len(part) for part in np.array_split(order, n_parties)],
+            }
             given = {key: value for key, value in config.options().items() if key != "partition_by"}
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
             if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
                 raise ValueError(f"partition_sizes has {len(sizes)} sizes")
-            if config.partitioner == "distribution" and n_parties % (n_classes := len(np.unique(codes))):
-                raise ValueError(f"the number of parties must be a multiple of the number of classes, {n_classes}")
             if "shard_size" in given:
                 defaults["num_shards_per_partition"] = None
             arguments = {key: value for key, value in defaults.items() if key in signature(make).parameters} | given
@@ -119,30 +114,6 @@ def deal(
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
 
 
-def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict[str, Any]:
-    """Default arguments of all partitioners of flwr-datasets together, which `partitioner-options` can override."""
-    sizes = n_classes, -(-2 * n_parties // n_classes)  # of two classes at each party, a row for each class
-    return {
-        "num_partitions": n_parties,
-        "seed": seed,
-        "min_partition_size": 0,  # an empty party is a valid party
-        "num_classes_per_partition": 2,
-        "num_shards_per_partition": 2,
-        "strictness": 1.0,
-        "group_size": 5,
-        "mode": "allow-smaller",
-        "sort_unique_ids": True,
-        "partition_sizes": [len(part) for part in np.array_split(np.arange(n_samples), n_parties)],
-        "num_unique_labels_per_partition": 2,
-        "preassigned_num_samples_per_label": 5,
-        "distribution_array": np.random.default_rng(seed).lognormal(0.0, 2.0, sizes),
-    }
-
-
-_KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
-log = logging.getLogger("flwr")  # Flower's own
-
-
 @dataclass(frozen=True)
 class Dataset:
     """Samples with their classes."""
@@ -153,36 +124,24 @@ class Dataset:
     name: str
     feature_names: tuple[str, ...] | None = None
     groups: npt.NDArray[Any] | None = None
-    left_out: tuple[str, ...] = ()
-    test: npt.NDArray[np.bool_] | None = None  # mask of the samples that a party's own rule holds out
 
-    @property
-    def labels(self) -> npt.NDArray[Any]:
-        """The class name of every sample."""
-        return labels_of(self.classes, self.y)
-
-    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
+    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
         # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
         train, held = indices[~test[indices]], indices[test[indices]]
-        labels = self.labels
-        return Share(self.X[train], labels[train], self.X[held], labels[held], left_out=self.left_out)
+        labels = labels_of(self.classes, self.y)
+        return Samples(self.X[train], labels[train], self.X[held], labels[held])
 
 
-def checked(file: TableFile) -> Dataset:
-    """A file in memory as a data set with coded classes, for open parties and simulations.
-
-    Numbers without gaps are an array in the narrowest type that holds them; all else is a Table. A faulty row refuses
-    the file.
-    """
-    file.check()
-    X, y, groups, test = file.whole()
+def _checked(file: TableFile) -> Dataset:
+    """A file in memory as a data set with coded classes; a faulty row refuses the file."""
+    X, y, groups, _ = file.whole()
     classes, codes = coded_labels(y, file.name)
-    return Dataset(X, codes, classes, file.name, file.names or None, groups, file.left_out, test)
+    return Dataset(X, codes, classes, file.name, file.names or None, groups)
 
 
-def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
+def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
     """Load a data set by name, or from a file."""
     if label and (source == "digits" or source.startswith("openml:")):
         raise ConfigError("label", f"none with {source[:80]}", label[:80])
@@ -198,12 +157,7 @@ def load_dataset(source: str, *, label: str = "", group: str = "", features: Seq
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, openml:ID or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    return checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group, features)))
-
-
-def full_text(error: BaseException) -> str:
-    """An error's message with its notes, in one line: for this machine's own log."""
-    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return _checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group)))
 
 
 def _openml(source: str) -> Dataset:
@@ -223,14 +177,13 @@ def _openml(source: str) -> Dataset:
         raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
-    return checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
+    return _checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
 
 
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulation, loaded once in a process."""
-    group = config.partition_column if config.partitioner in BY_ID else ""
-    data = load_dataset(config.dataset, label=config.label, group=group)
+    data = load_dataset(config.dataset, label=config.label, group=config.partition_column)
     if not len(data.y):
         raise DataError(data.name, "at least one sample", "none")
     return data
@@ -240,29 +193,12 @@ def simulated_dataset(config: RunConfig) -> Dataset:
 def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
     """The indices of every party's samples in a simulation, dealt once in a process."""
     data = simulated_dataset(config)
-    return deal(config, n_parties, data.y, _partition_column(config, data))
+    if config.partitioner == NATURAL and data.groups is None:
+        raise config.refused("partitioner_options", "partition_by: a file's column of ids")
+    return deal(config, n_parties, data.y, data.groups)
 
 
-def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | None:
-    """The column by which `continuous` and the natural-id partitioners split; None for others."""
-    if config.partitioner in BY_ID:
-        if data.groups is None:
-            raise config.refused("partitioner_options", "partition_by: a file's column of ids")
-        return data.groups
-    if config.partitioner != "continuous":
-        return None
-    names = data.feature_names or tuple(str(i) for i in range(data.X.shape[1]))
-    if config.partition_column not in names:
-        error = config.refused("partitioner_options", f"partition_by: a feature of {data.name}")
-        raise with_names(error, names)
-    index = names.index(config.partition_column)
-    column = data.X.columns[index] if isinstance(data.X, Table) else data.X[:, index]
-    if column.dtype.kind not in "biuf" or np.isnan(column).any():
-        raise config.refused("partitioner_options", f"partition_by: a feature of {data.name} of numbers without gaps")
-    return np.asarray(column, np.float64)
-
-
-def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
+def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:
     """The share of the party with index `party` in the run's data set."""
     data = simulated_dataset(config)
     test = held_out(len(data.y), config.test_fraction, config.split_seed)
@@ -285,51 +221,3 @@ def pooled_training(
     chosen = [share[is_train[share]] for party, share in shares if parties is None or party in parties]
     train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
     return data.X[train], data.y[train]
-
-
-def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Share:
-    """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
-
-    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
-    summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
-    the schema. `names` are those of an array's columns, where no others were asked for.
-    """
-    file = opened_own(node, features, schema)
-    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
-        file.check()
-        summary: Any = counted(file)
-        return Share(summary, np.zeros(0), left_out=file.left_out)
-    data = checked(file)
-    assert data.test is not None  # of a file
-    share = data.share(np.arange(len(data.y)), data.test)
-    return replace(share, names=file.names if file.is_named and not features else None)
-
-
-def encoded_share(node: NodeConfig, schema: Schema) -> Share:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
-
-    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
-    which are gone with the share or with the process.
-    """
-    return encoded(opened_own(node, (), schema), schema, node.memory_bytes)
-
-
-def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
-    """The file of an open party, as `opened`; the log says what was found in it."""
-    rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
-    path = existing(node.data_path, "node-config data-path")
-    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.ignored())
-    file = opened(path, asked)
-    file.label_map = node.labels()
-    log.info("FlyNN: data: %s", file.described())
-    return file
-
-
-def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
-    """The rows of a private party's file, see `private_file`; a secret of the party decides about those held out.
-
-    Rows are held out only if results on them may leave the party.
-    """
-    rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.ignored())
-    return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())

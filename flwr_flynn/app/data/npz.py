@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
-from flwr_flynn.app.data.dialect import check_shapes
-from flwr_flynn.app.data.table_file import Layout, Reading
+from flwr_flynn.app.data.table_file import Block, Layout, Reading, TableFile
 from flwr_flynn.errors import DataError, with_names, with_rows
+from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
 Array = npt.NDArray[Any]
@@ -50,6 +51,36 @@ class Arrays(NamedTuple):
         return columns, None if self.names is None else [*self.names, *["\0"] * (self.y is not None)]
 
 
+class ArrayFile(TableFile):
+    """Arrays in memory, from an NPZ file or elsewhere."""
+
+    def __init__(self, name: str, arrays: Arrays, reading: Reading) -> None:
+        super().__init__(name, reading)
+        layout = arrays.layout(name, reading)
+        self._arrays, self.names, self.left_out = arrays, layout.names, layout.left_out
+        self.is_named = bool(layout.names)
+        self.columns = self.key_names = tuple(arrays.cells(slice(0))[1] or ())
+        self._values = [_raw(name, arrays.X[:, index]) for index in layout.order]
+        kinds = {"f": "number", "M": "date"}
+        self.look(["category" if isinstance(v, list) else kinds.get(v.dtype.kind, "number") for v in self._values])
+
+    def blocks(self, with_cells: bool = False) -> Iterator[Block]:
+        """The rows, all at once."""
+        cells = self._arrays.cells()[0] if with_cells else ()
+        yield Block(self._values, self._arrays.y, self._arrays.groups, cells)
+
+
+def _raw(name: str, values: Array) -> Raw:
+    """A column as numbers, dates or texts."""
+    if values.dtype.kind in "biuf":
+        return values
+    try:
+        column = Table.of(values[:, None]).columns[0]
+    except DataError:
+        raise DataError(name, "numbers, texts or dates", f"an array of type {values.dtype}") from None
+    return column.tolist() if column.dtype.kind == "O" else column
+
+
 def read_npz(path: Path, label: str | None, group: str = "") -> Arrays:
     """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,); no labels where `label` is None."""
     with _opened_npz(path, ["X", *([label] if label else []), *([group] if group else [])]) as (has_names, array):
@@ -58,7 +89,7 @@ def read_npz(path: Path, label: str | None, group: str = "") -> Arrays:
     if groups is not None and groups.shape != X.shape[:1]:
         error = DataError(f"{path.name} {group}", "a value for each row", "more or fewer")
         raise with_rows(error, f"{groups.shape} for {X.shape[:1]}")
-    check_shapes(path.name, X, np.zeros(len(X)) if y is None and X.ndim else y)  # type: ignore[arg-type]
+    _check_shapes(path.name, X, np.zeros(len(X)) if y is None and X.ndim else y)  # type: ignore[arg-type]
     if names is not None and (names.dtype.kind != "U" or names.shape != X.shape[1:]):
         got = f"type {names.dtype.kind!r} of shape {names.shape}"
         raise DataError(path.name, f"'feature_names' to be {X.shape[1]} strings", got)
@@ -98,3 +129,14 @@ def _characters_checked(array: Array, what: str) -> Array:
         if int(characters.max()) > sys.maxunicode:
             raise DataError(what, "texts of Unicode characters", "characters beyond")
     return array
+
+
+def _check_shapes(name: str, X: Array, y: Array) -> None:
+    """Refuse arrays that are not samples with a label each."""
+    if X.ndim != 2 or y.ndim != 1:
+        got = f"arrays of {X.ndim} and {y.ndim} dimension(s)"
+        raise DataError(name, "a matrix of numbers with a label for each row", got)
+    if len(X) != len(y):
+        raise DataError(name, "a label for each row", "arrays of different lengths")
+    if X.shape[1] == 0:
+        raise DataError(name, "at least one feature", "none")

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import objects
-from flwr_flynn.app.data.table_file import Block, Reading, TableFile
+from flwr_flynn.app.data.table_file import Block, Reading, TableFile, objects
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.table import Table

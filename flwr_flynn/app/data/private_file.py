@@ -19,11 +19,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.dialect import ending, objects, unreadable
 from flwr_flynn.app.data.held_out import row_keys
 from flwr_flynn.app.data.npz import read_npz
 from flwr_flynn.app.data.parquet_file import arrow_column, opened_parquet, parquet_columns
-from flwr_flynn.app.data.table_file import ALL, Reading, mapped
+from flwr_flynn.app.data.table_file import ALL, Reading, ending, mapped, objects, unreadable
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.hashing.batching import batches

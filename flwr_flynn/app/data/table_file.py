@@ -7,10 +7,12 @@ a `Table`.
 
 from __future__ import annotations
 
+import csv
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,7 +21,6 @@ import numpy.typing as npt
 
 from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.dialect import Dialect, objects
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column
@@ -28,12 +29,61 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_gap, level_of, places
 from flwr_flynn.tables.texts import BESIDE, as_name, gaps_with
 
+Array = npt.NDArray[Any]
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
+
+ENDINGS = (".csv", ".parquet", ".npz")
+
+
+def ending(path: Path) -> str:
+    """The ending of a file's name, one of `ENDINGS` if the file can be read."""
+    return path.suffix.lower()
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """The error about a file that no parser reads."""
+    if isinstance(error, DataError):
+        return error
+    got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__  # of a parser, which names no value
+    return DataError(path.name, f"a readable {ending(path)} file", got)
+
+
+def objects(values: Sequence[Any] | Array) -> Array:
+    """Python's values in an array: in a text type of NumPy each value would be as wide as the longest."""
+    found = np.empty(len(values), object)
+    found[:] = values.tolist() if isinstance(values, np.ndarray) else values
+    return found
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Form of the texts of a file.
+
+    Parameters
+    ----------
+    separator, decimal, encoding, date_format : str
+        "" is detected: the first three from the head of the file, the last by the values of each column.
+    gap_texts : sequence of str
+        Texts of missing values beside `GAP_TEXTS`.
+    """
+
+    separator: str = ""
+    decimal: str = ""
+    encoding: str = ""
+    gap_texts: Sequence[str] = ()
+    date_format: str = ""
+
+    def __str__(self) -> str:
+        mark = "decimal comma" if self.decimal == "," else "decimal point"
+        return f"{self.encoding.upper()}, {SEPARATORS[self.separator]}, {mark}"
+
+
 Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The columns of a table by their use."""
 
     label: int | None
@@ -42,54 +92,12 @@ class Layout:
     names: tuple[str, ...]
     left_out: tuple[str, ...]
 
-    @classmethod
-    def of(
-        cls, name: str, columns: Sequence[str], label: str | None, group: str, features: Wanted = (),
-        ignore: Sequence[str] = (),
-    ) -> Layout:  # fmt: skip
-        """The layout of a file's columns: the features asked for, or every column but label, group and ignored ones.
 
-        None is a file whose labels are not read. A column without a name is none.
-        """
-        columns = [*map(as_name, columns)]
-        at = {column: index for index, column in enumerate(columns) if column}
-        if not at:
-            raise DataError(name, "a first line with the names of the columns", "none")
-        if again := [column for column, n in Counter(filter(None, columns)).items() if n > 1]:
-            error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
-            raise with_names(error, again)
-
-        named = [*at]
-
-        def chosen(wanted: Sequence[str], expected: str) -> list[int]:
-            return [at[named[index]] for index in places(name, named, wanted, expected)]
-
-        label_at, group_at = (chosen([each], f"a column {each!r}")[0] if each else None for each in (label, group))
-        # A column to ignore that is not there may be misspelt, and would be used under its own name.
-        unused = {label_at, group_at, *chosen(ignore, "the columns to ignore")}
-        rest = [column for column, index in at.items() if index not in unused]
-        if not rest:
-            raise DataError(name, "at least one feature", "none")
-        indices: Sequence[int | None]
-        if isinstance(features, Schema):
-            indices, names = features.found(rest), features.names
-        else:
-            names = tuple(map(as_name, features or rest))
-            if n_same := len(names) - len({*names}):
-                raise DataError(name, "features of different names", f"{n_same} of the run's again")
-            indices = places(name, rest, names, f"each of the run's {len(names)} features", announced=True)
-        there = {rest[index]: name for index, name in zip(indices, names, strict=True) if index is not None}
-        left_out = tuple(column for column in rest if column not in there)
-        return cls(label_at, group_at, [at[column] for column in there], tuple(there.values()), left_out)
-
-
-Array = npt.NDArray[Any]
 Features = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Some rows: values of each feature, labels as they stand, ids of groups, and a mask of those held out.
+class Batch(NamedTuple):
+    """Some rows: values of each feature, labels, ids of groups, and a mask of those held out.
 
     Labels, ids and mask are None where they are not asked for.
     """
@@ -98,13 +106,6 @@ class Batch:
     labels: Array | None
     groups: Array | None = None
     test: npt.NDArray[np.bool_] | None = None
-
-    def table(self, names: Sequence[str], is_named: bool = True) -> Table:
-        """The rows as a table."""
-        columns = [
-            column.astype(np.float64, copy=False) if column.dtype.kind in "biuf" else column for column in self.columns
-        ]
-        return Table(names, columns, is_named)
 
 
 def mapped(labels: Array, book: Mapping[str, str]) -> Array:
@@ -154,8 +155,41 @@ class Reading:
     ignore: Sequence[str] = ()
 
     def layout(self, name: str, columns: Sequence[str]) -> Layout:
-        """The layout of a file's columns."""
-        return Layout.of(name, columns, self.label, self.group, self.features, self.ignore)
+        """The layout of a file's columns: the features asked for, or every column but label, group and ignored ones.
+
+        A column without a name is none.
+        """
+        columns = [*map(as_name, columns)]
+        at = {column: index for index, column in enumerate(columns) if column}
+        if not at:
+            raise DataError(name, "a first line with the names of the columns", "none")
+        if again := [column for column, n in Counter(filter(None, columns)).items() if n > 1]:
+            error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
+            raise with_names(error, again)
+
+        named = [*at]
+
+        def chosen(wanted: Sequence[str], expected: str) -> list[int]:
+            return [at[named[index]] for index in places(name, named, wanted, expected)]
+
+        wanted = (self.label, self.group)
+        label_at, group_at = (chosen([each], f"a column {each!r}")[0] if each else None for each in wanted)
+        # A column to ignore that is not there may be misspelt, and would be used under its own name.
+        unused = {label_at, group_at, *chosen(self.ignore, "the columns to ignore")}
+        rest = [column for column, index in at.items() if index not in unused]
+        if not rest:
+            raise DataError(name, "at least one feature", "none")
+        indices: Sequence[int | None]
+        if isinstance(self.features, Schema):
+            indices, names = self.features.found(rest), self.features.names
+        else:
+            names = tuple(map(as_name, self.features or rest))
+            if n_same := len(names) - len({*names}):
+                raise DataError(name, "features of different names", f"{n_same} of the run's again")
+            indices = places(name, rest, names, f"each of the run's {len(names)} features", announced=True)
+        there = {rest[index]: name for index, name in zip(indices, names, strict=True) if index is not None}
+        left_out = tuple(column for column in rest if column not in there)
+        return Layout(label_at, group_at, [at[column] for column in there], tuple(there.values()), left_out)
 
     def columns(self, names: Sequence[str], kinds: Sequence[str | None]) -> list[RawColumn]:
         """The features of a file, with what is known of them beforehand."""
@@ -241,15 +275,22 @@ class TableFile(ABC):
                 self.reports.append(RawColumn("category"))
         self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
 
-    def batches(self) -> Iterator[Batch]:
-        """The rows of the file, some at a time."""
+    def batches(self, labelled: bool = True) -> Iterator[Batch]:
+        """The rows of the file, some at a time; of those whose labels are read the labelled ones, or all."""
         rule = self.reading.held_out
         for block in self.blocks(rule is not None):
             values = [report.values(raw) for report, raw in zip(self.reports, block.columns, strict=False)]
             values += [self.reports[index].beside(block.columns[index]) for index in self._beside]
             test = None if rule is None else rule.mask(row_keys(block.cells, block.groups, self.key_names or None))
-            ids = block.groups
-            yield Batch(values, block.labels, objects([*map(str.strip, ids)]) if isinstance(ids, list) else ids, test)
+            ids = objects([*map(str.strip, block.groups)]) if isinstance(block.groups, list) else block.groups
+            batch = Batch(values, block.labels, ids, test)
+            if labelled and block.labels is not None:
+                labels = mapped(block.labels, self.label_map)
+                rows: Any = ~unlabelled(labels)
+                rows = slice(None) if rows.all() else rows
+                rest = (None if some is None else some[rows] for some in (labels, ids, test))
+                batch = Batch([column[rows] for column in values], *rest)
+            yield batch
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, as they stand."""
@@ -260,17 +301,6 @@ class TableFile(ABC):
     def indices(self, names: Sequence[str], expected: str) -> list[int]:
         """Indices of columns by name; a `DataError` for one that is not there."""
         return places(self.name, [*map(as_name, self.columns)], names, expected, announced=True)
-
-    def labelled(self) -> Iterator[Batch]:
-        """The rows that have a label, where labels are read."""
-        for batch in self.batches():
-            if batch.labels is not None:
-                labels = mapped(batch.labels, self.label_map)
-                rows: Any = ~unlabelled(labels)
-                rows = slice(None) if rows.all() else rows
-                rest = (None if values is None else values[rows] for values in (labels, batch.groups, batch.test))
-                batch = Batch([column[rows] for column in batch.columns], *rest)
-            yield batch
 
     @property
     def needs_table(self) -> bool:
@@ -284,19 +314,17 @@ class TableFile(ABC):
 
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
-        kinds = [(sum(report.kind == kind for report in self.reports), kind) for kind in ("number", "category", "date")]
         words = {"number": "of numbers", "category": "of texts", "date": "of dates"}
-        shown = ", ".join(f"{n} {words[kind]}" for n, kind in kinds if n)
-        n_gaps = sum(report.gaps > 0 for report in self.reports)
-        gaps = f"; gaps in {n_gaps}" if n_gaps else ""
-        unused = f"; {self.n_unlabelled} rows without a label are left out" if self.n_unlabelled else ""
-        mixed = [
-            f"; {name[:60]}: "
-            + (report.numerals.described() if report.kind == "number" else f"{report.texts} no dates")
-            for name, report in zip(self.all_names, self.reports, strict=True)
-            if report.texts or (report.kind == "number" and report.numerals.unit)
-        ]
-        told = f"{self.n_rows} rows; columns: {shown}{gaps}{unused}{''.join(mixed)}"
+        kinds = {word: sum(report.kind == kind for report in self.reports) for kind, word in words.items()}
+        told = f"{self.n_rows} rows; columns: {', '.join(f'{n} {word}' for word, n in kinds.items() if n)}"
+        if n_gaps := sum(report.gaps > 0 for report in self.reports):
+            told += f"; gaps in {n_gaps}"
+        if self.n_unlabelled:
+            told += f"; {self.n_unlabelled} rows without a label are left out"
+        for name, report in zip(self.all_names, self.reports, strict=True):
+            is_number = report.kind == "number"
+            if report.texts or (is_number and report.numerals.unit):
+                told += f"; {name[:60]}: {report.numerals.described() if is_number else f'{report.texts} no dates'}"
         return f"{clean(self.name, 200)}: {clean(told, 2000)}"
 
     def check(self) -> None:
@@ -326,18 +354,28 @@ class TableFile(ABC):
         error = with_rows(error, ", ".join(f"{n} of {self.n_rows} samples" for n in [*n_rows.values()][:20]))
         return with_names(error, [self.names[index] for index in n_rows]) if self.names else error
 
+    def table(self, columns: Sequence[Array]) -> Table:
+        """Values of the features as a table."""
+        kinds = [np.float64 if column.dtype.kind in "biuf" else column.dtype for column in columns]
+        values = [column.astype(kind, copy=False) for column, kind in zip(columns, kinds, strict=True)]
+        return Table(self.all_names, values, self.is_named)
+
     def tables(self) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
         """The rows as tables, with their labels and the mask of those held out, some at a time."""
-        for batch in self.labelled():
-            yield batch.table(self.all_names, self.is_named), batch.labels, batch.test
+        for batch in self.batches():
+            yield self.table(batch.columns), batch.labels, batch.test
 
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
-        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out."""
+        """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out.
+
+        Numbers without gaps are an array in the narrowest type that holds them; all else is a table.
+        """
+        self.check()
         empty = [of_gaps(report.kind, 0) for report in self.reports]
-        parts = [*self.labelled()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
+        parts = [*self.batches()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
         columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
         rest = zip(*((part.labels, part.groups, part.test) for part in parts), strict=True)
         y, groups, test = (None if some[0] is None else np.concatenate(some) for some in rest)
-        X = Batch(columns, y).table(self.all_names, self.is_named) if self.needs_table else np.stack(columns, axis=1)
+        X = self.table(columns) if self.needs_table else np.stack(columns, axis=1)
         test = np.zeros(len(columns[0]), np.bool_) if test is None else test
         return X, np.zeros(0, object) if y is None else y, groups, test

@@ -1,26 +1,51 @@
-"""Sections of the page about parties, the model, messages and settings; those about accuracy are in `results`.
+"""Sections of a report: facts for the log and the page, and tables and pictures for the page alone.
 
-A section is a function of the checked report: the parts below its heading, or none where there is nothing to tell.
+A section is a function of the content of metrics.json; one without facts and parts has nothing to tell. Those about
+accuracy are in `accuracy_sections`.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from flwr_flynn._markup import NONE, Markup, bars, count, figure, in_bytes, shortened, table, tag
+from flwr_flynn._markup import NONE, Markup, figure, in_bytes, table, tag
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.pictures import shades
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.privacy.accounting import shown_bound
+from flwr_flynn.tables import table as tables
 
 Report = dict[str, Any]
+Facts = list[tuple[str, str]]
 Parts = Sequence[Markup | None]
+
+
+class Section(NamedTuple):
+    """One section of a report."""
+
+    title: str
+    facts: Facts  # name and text, for the log and the page
+    parts: Parts = ()  # below them on the page
+
 
 MOST_ROWS, MOST_CLASSES, MOST_BARS = 100, 32, 24
 _PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
+
+EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
+"""Comparisons with the pooled data, and their names."""
+
+_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "update": "updated"}
+"""Verbs of the actions, for the parties that a run counts."""
+
+_STEPS = {
+    "schema": "kinds and levels of the columns",
+    "columns": "histograms of the columns",
+    "evaluation": "model and evaluation",
+}
+"""Names of phases that need other words."""
 
 
 def sentence(*words: Any) -> Markup:
@@ -38,254 +63,241 @@ def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Marku
     return None if n <= most else tag("p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note")
 
 
-def quantiles(values: Iterable[float]) -> str:
-    """Minimum, quartiles and maximum in words."""
-    ordered = sorted(values)
-    points = [figure(ordered[round(i * (len(ordered) - 1) / 4)]) for i in range(5)]
-    return f"lowest {points[0]}, quartiles {points[1]}, {points[2]} and {points[3]}, highest {points[4]}"
-
-
 # ---- parties
 
 
-def participation(report: Report) -> Parts:
-    """Parties that took part, and reasons of those that did not."""
-    steps = [("training", report["missing"])]
-    phases = {name: (report[name] or {}).get("missing", {}) for name in ("schema", "columns", "selection")}
-    for each in ("refinement", "gram"):
-        phases |= (report[each] or {}).get("missing", {})
-    steps += [*phases.items(), ("evaluation", report["evaluation_missing"]), ("saving the model", report["unkept"])]
-    rows = [(name, step, reason) for step, reasons in steps for name, reason in reasons.items()]
-    parties, before = report["parties"], list[str | None]()
-    if report["action"] == "join":  # the others are in the model all the same
-        new = {each["name"] for each in parties}
-        before = [each["party"] for each in report["federation"] if each["party"] not in new]
-        rows = [row for row in rows if row[0] not in before]
-    if not (rows or parties):
-        return []
-    said = f"{count(len(rows), 'time')} a party was left out of a step." if rows else "No party was left out of a step."
-    found: list[Markup | None] = [sentence(f"{count(len(parties), 'party', 'parties')} took part. {said}")]
-    if rows:
-        found.append(table("Parties that were left out", ("party", "step", "reason"), rows[:MOST_ROWS]))
-        found += [left_out(len(rows), "reasons")]
+def participation(report: Report) -> Section:
+    """Parties that took part, their samples, and reasons of those that did not."""
+    parties, action = report["parties"], report["action"]
+    members = [member["party"] for member in report["federation"]]
+    new = {party["name"] for party in parties}
+    before = [name for name in members if name not in new] if action == "join" else []
+    facts = [(f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}")] if action in _DONE else []
+    facts += [(f"  {update['party']}", _change(update)) for update in report["updates"]]
+    facts += [] if action == "train" else [("parties in all", f"{len(members)}")]
+    facts += _samples(report)
+    # Those who joined before are in the model all the same.
+    facts += [(f"  left out of {step}: {name}", why) for name, step, why in absences(report) if name not in before]
+    parts: list[Markup | None] = []
     if before:
-        marked = [(each["name"], "new") for each in parties] + [(name, "already a member") for name in before]
+        marked = [*((party["name"], "new") for party in parties), *((name, "already a member") for name in before)]
         shown = table("Members of the federation", ("party", "in this run"), marked[:MOST_ROWS])
-        found += [shown, left_out(len(marked), "members")]
+        parts += [shown, left_out(len(marked), "members")]
     if parties:
-        sent = [NONE if each["bytes"] is None else in_bytes(each["bytes"]) for each in parties]
-        pairs = zip(parties, sent, strict=True)
-        listed = [(each["name"], each["examples"], size, each["seconds"]) for each, size in pairs]
+        sent = [NONE if party["bytes"] is None else in_bytes(party["bytes"]) for party in parties]
+        listed = [
+            (party["name"], party["examples"], size, party["seconds"])
+            for party, size in zip(parties, sent, strict=True)
+        ]
         columns = "party", "samples", "bytes sent", "seconds"
         shown = table("Parties that took part", columns, listed[:MOST_ROWS])
-        found.append(more("Parties that took part", shown, left_out(len(parties), "parties")))
-    return found
+        parts.append(more("Parties that took part", shown, left_out(len(parties), "parties")))
+    return Section("Who took part", facts, parts)
 
 
-def skew(report: Report) -> Parts:
+def asked(report: Report) -> int:
+    """The number of parties that could have taken part."""
+    simulation = report.get("simulation")
+    return simulation["parties"] if simulation else len(report["parties"]) + len(report["missing"])
+
+
+def absences(report: Report) -> list[tuple[str, str, str]]:
+    """Party, step and reason of each step that a party was left out of."""
+    steps = [("counts", report["missing"])]
+    steps += [(name, (report[name] or {}).get("missing", {})) for name in ("schema", "columns", "selection")]
+    for name in ("refinement", "gram"):
+        steps += (report[name] or {}).get("missing", {}).items()
+    steps += [("evaluation", report["evaluation_missing"]), ("saving the model", report["unkept"])]
+    return [(name, step, reason) for step, reasons in steps for name, reason in reasons.items()]
+
+
+def _change(update: dict[str, Any]) -> str:
+    """Samples and digest of counts that were replaced or taken out, before and now."""
+    before, now = update["before"], update["now"] or {"examples": 0, "sha256": ["none"]}
+    sizes = "" if before["examples"] is None else f"{before['examples']} > {now['examples']} samples; "
+    return f"{sizes}SHA-256 of its counts {before['sha256'][0][:12]}... > {now['sha256'][0][:12]}"
+
+
+def _samples(report: Report) -> Facts:
+    examples, privacy, simulation = f"{report['examples']}", report["privacy"], report.get("simulation")
+    if privacy:
+        estimate = privacy["examples_estimate"]
+        examples = "hidden" if estimate is None else f"hidden, about {estimate} (estimate from the noisy counts)"
+    facts = [("training samples", examples)]
+    if simulation:
+        dealt = f"{simulation['dealt']} of {simulation['samples']}, training and test samples"
+        facts.append(("  samples distributed", dealt))
+        if simulation["empty_parties"]:
+            facts.append(("  parties with no samples", f"{simulation['empty_parties']}"))
+    return facts
+
+
+def skew(report: Report) -> Section:
     """Samples of each class at each party."""
-    sizes = {name: row for name, row in report["class_sizes"].items() if sum(row)}
+    sizes = {name: row for name, row in (report["class_sizes"] or {}).items() if sum(row)}
     names = report["classes"]
-    if not sizes or not names or any(len(row) != len(names) for row in sizes.values()):
-        return []
+    if not sizes:
+        return Section("Classes by party", [])
     pooled = [sum(column) for column in zip(*sizes.values(), strict=True)]
-    total = sum(pooled)
-
-    def distance(row: Sequence[int]) -> float:
-        return sum((abs(n / sum(row) - each / total) for n, each in zip(row, pooled, strict=True)), 0.0) / 2
-
-    far = {name: distance(row) for name, row in sizes.items()}
-    order = sorted(sizes, key=lambda name: (-far[name], name))
-    rows = [(name, sizes[name][:MOST_CLASSES]) for name in order[:MOST_ROWS]]
-    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:], names[:MOST_CLASSES]
-    said = (
-        "Samples of each class at each party. The stronger the colour, the more samples, by row. "
-        f"The party furthest from the mix of all comes first: at {order[0]}, {100 * far[order[0]]:.0f} % of the "
-        "samples would have to be of another class."
-    )
-    warned = ((report["schema"] or {}).get("coinciding") or {}).items()
-    return [
-        sentence(said),
-        *(sentence(f"Column {name!r} tells the site, and so its classes: it is {text}.") for name, text in warned),
-        shades("Training samples by party and class", "party", head, [("all parties", pooled[:MOST_CLASSES]), *first]),
+    rows = [(name, row[:MOST_CLASSES]) for name, row in [("all parties", pooled), *sizes.items()]]
+    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:MOST_ROWS], names[:MOST_CLASSES]
+    parts = [
+        sentence("Samples of each class at each party. The stronger the colour, the more samples, by row."),
+        shades("Training samples by party and class", "party", head, first),
         more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
-        left_out(len(sizes), "parties", order=", those nearest to the mix of all"),
+        left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),
     ]
+    return Section("Classes by party", [], parts)
 
 
 # ---- the model
 
 
-def model(report: Report) -> Parts:
-    """Candidates, members and what was tried beside them."""
-    members, selection = report["members"], report["selection"]
-    rows = [
-        (f"member {i}", each["hash_dim"], each["row_nnz"], each["hash_nnz"], each["decay"], each["weight"])
-        for i, each in enumerate(members, start=1)
-    ]
-    if not rows:
-        return []
-    said = "A member of the model is a hash with its counts. The scores of the members add, by their weights."
-    columns = "member", "rows", "nonzeros per row", "winners", "decay", "weight"
-    found = [sentence(said), table("Members of the model", columns, rows[:MOST_ROWS]), *_tried(report)]
-    best = [max(each) for each in (selection or {}).get("accuracies", ()) if each]
-    if selection and best:
-        chosen = {int(choice[0]) for choice in selection["choices"]}
-        named = [f"candidate {i + 1}{', a member' if i in chosen else ''}" for i in range(len(best))]
-        shown = [(name, figure(value)) for name, value in zip(named, best, strict=True)][:MOST_BARS]
-        said = f"The parties compared {count(len(best), 'candidate')} by leave-one-out balanced accuracy"
-        samples = selection["examples"]
-        found += [
-            sentence(said + (f" on {count(samples, 'sample')}." if samples is not None else ".")),
-            bars("Candidates", said, [(name, value, best[i]) for i, (name, value) in enumerate(shown)]),
-            left_out(len(best), "candidates", MOST_BARS),
-        ]
-    return found
-
-
-def _tried(report: Report) -> Parts:
-    said = []
-    if refined := report["refinement"]:
-        said.append(f"Refinement: {count(refined['rounds'], 'noisy round')} under the guarantee of the counts.")
+def model(report: Report) -> Section:
+    """Columns, hashes, and what was learned beside the counts."""
+    facts = [] if report["schema"] is None else _schema(report["schema"])
+    if (columns := report["columns"]) is not None:
+        made = f"from histograms of the columns of {columns['examples']} samples"
+        facts.append(("scaling", f"{report['scaling']}, {made}"))
+    facts += [] if report["selection"] is None else _selected(report["selection"], report["members"])
+    if refinement := report["refinement"]:
+        text = f"{refinement['rounds']} noisy rounds under the guarantee of the counts, judged on no samples"
+        facts.append(("refinement", text))
     if gram := report["gram"]:
-        none = "not used, as too few parties replied or the regression failed"
-        sizes = f"{count(gram['rows'], 'row')} of {count(gram['examples'], 'sample')}"
-        text = f"{sizes}, half of the weight" if gram["used"] else none
-        said.append(f"Gram matrix: {text}.")
-    return [sentence(each) for each in said]
+        none = "none: too few parties replied, or the regression failed"
+        text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"
+        facts.append(("Gram matrix", text if gram["used"] else none))
+    return Section("Model", facts)
 
 
-def equality(report: Report) -> Parts:
+def _schema(schema: dict[str, Any]) -> Facts:
+    kinds = [column["kind"] for column in schema["columns"]]
+    parts = [f"{kinds.count(kind)} {kind}" for kind in tables.KINDS if kind in kinds]
+    with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
+    source = "learned from the parties" if schema["is_learned"] else "from the server's file"
+    facts = [("columns", f"{', '.join(parts)}; {with_gaps} with gaps; {source}")]
+    facts += [(f"  tells the site: {name}", text) for name, text in schema["coinciding"].items()]
+    return facts + [(f"  left out: {name}", reason) for name, reason in schema["left_out"].items()]
+
+
+def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts:
+    if not selection["accuracies"]:
+        return [("selection", "none: too few parties with samples replied")]
+    best = [f"{max(accuracies):.4f}" for accuracies in selection["accuracies"]]
+    decays, examples = len(selection["candidates"][0]), selection["examples"]
+    if len(best) == 1:
+        compared = f"leave-one-out {best[0]}, {decays} compared on {examples} samples"
+        return [("decay", f"{members[0]['decay']:.4g}, {compared}")]
+    facts = [("candidates", f"{len(best)} with {decays} decays each, compared on {examples} samples")]
+    facts.append(("  leave-one-out", ", ".join(best)))
+    for (spec, _, weight), member in zip(selection["choices"], members, strict=True):
+        size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
+        facts.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
+    return facts
+
+
+def equality(report: Report) -> Section:
     """Digests, and the comparison with the pooled data."""
-    sha = report["sha256"] or {}
-    names = {"model": "model", "federated": "counts", "pooled": "counts of the pooled data"}
-    rows = [(name, sha[key]) for key, name in names.items() if sha.get(key)]
-    if not rows:
-        return []
-    said = "Equal files have equal SHA-256 digests."
-    checks = {"equal": "The sum of the parties' counts", "model_equal": "The whole model"}
-    results = {True: "equals", False: "DIFFERS from", None: "was not compared with"}
-    if sha.get("pooled"):
-        compared = [f" {what} {results[sha[key]]} that of the pooled data." for key, what in checks.items()]
-        said += "".join(compared)
-    is_unequal = any(sha.get(key) is False for key in checks)
-    return [tag("p", said, class_="fault" if is_unequal else None), table("SHA-256", ("of", "digest"), rows, "digest")]
+    sha = report["sha256"]
+    facts = [("SHA-256 of the model", sha["model"])] if "model" in sha else []
+    facts.append(("SHA-256 of the counts", sha["federated"]))
+    if "pooled" in sha:
+        facts.append(("  trained on pooled data", sha["pooled"]))
+        for name in [name for name in EQUALITIES if name in sha]:
+            unknown = f"{len(report['missing'])} missing" if name == "equal" else "some samples were left out"
+            facts.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
+    if report["privacy"] and report.get("simulation"):
+        facts.append((EQUALITIES["equal"], "n/a, noisy"))
+    return Section("Equality", facts)
 
 
 # ---- messages and privacy
 
 
-def costs(report: Report) -> Parts:
+def costs(report: Report) -> Section:
     """Bytes and seconds."""
-    traffic = dict(list(report["traffic"].items())[:MOST_BARS])
-    if not traffic:
-        return []
-    up, down = (sum(each[way] for each in report["traffic"].values()) for way in ("up", "down"))
-    longest = max((each["up"] + each["down"] for each in traffic.values()), default=0) or 1
-    drawn = [
-        (name, in_bytes(each["up"] + each["down"]), (each["up"] + each["down"]) / longest)
-        for name, each in traffic.items()
+    traffic, seconds = report["traffic"], (report.get("run") or {}).get("seconds")
+    total = {way: sum(bytes_of[way] for bytes_of in traffic.values()) for way in ("up", "down")}
+    steps = {f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in traffic.items()}
+    facts = [
+        (name, f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down")
+        for name, bytes_of in {"bytes per party": total, **steps}.items()
     ]
-    run = (report["run"] or {}).get("seconds")
-    said = f"On average a party sent {in_bytes(up)} and received {in_bytes(down)}."
-    took = f" The run took {run:.1f} seconds." if run is not None else ""
-    return [
-        sentence(said, took),
-        bars("Bytes by phase", "Bytes sent and received by an average party in each phase", drawn),
-        left_out(len(report["traffic"]), "phases", MOST_BARS),
-    ]
+    facts += [] if seconds is None else [("seconds", f"{seconds:.1f}")]
+    return Section("Bytes and seconds", facts if traffic else [])
 
 
-def messages(report: Report) -> Parts:
+def messages(report: Report) -> Section:
     """Figures that left the parties; equal ones of a phase are one row."""
     rows = []
-    for phase, each in report["messages"].items():
-        found: dict[tuple[Any, ...], list[list[float]]] = {}
-        for field in each["fields"]:
-            key = field["name"], " \N{MULTIPLICATION SIGN} ".join(map(figure, field["shape"][:8]))
-            found.setdefault(key, []).append(field["bytes"] or [])
-        for (name, shape), sizes in (found or {(NONE, NONE): [[]]}).items():
-            sent = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
+    for phase, sent in report["messages"].items():
+        fields: dict[tuple[str, str], list[list[float]]] = {}
+        for field in sent["fields"]:
+            shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, (field["shape"] or [])[:8]))
+            fields.setdefault((field["name"], shape), []).append(field["bytes"] or [])
+        for (name, shape), sizes in (fields or {(NONE, NONE): [[]]}).items():
+            in_all = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
             named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
-            kind = KINDS.get(each["kind"], each["kind"])
-            rows.append((phase, kind, named, shape or "varies", sent, each["parties"]))
+            rows.append(
+                (phase, KINDS.get(sent["kind"], sent["kind"]), named, shape or "varies", in_all, sent["parties"])
+            )
     if not rows:
-        return []
+        return Section("What left the sites", [])
     said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
     columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "parties"
-    return [sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")]
+    parts = sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")
+    return Section("What left the sites", [], parts)
 
 
-def privacy(report: Report) -> Parts:
+def privacy(report: Report) -> Section:
     """The guarantee in plain words, or that there is none."""
-    found, settings = report["privacy"], report["settings"]
-    if found:
-        epsilon, delta = found["epsilon"], found["delta"] or 0.0
-        said = [found["guarantee"], *found["notes"]]
-        if epsilon is None:
-            said.append("There is no guarantee: the noise comes from a seed, for simulations.")
-        else:
+    if private := report["privacy"]:
+        said = guarantee(report)
+        bound = "NONE: seeded noise, for simulations"
+        if private["epsilon"] is not None:
+            bound = f"epsilon {shown_bound(private['epsilon'])}, delta {shown_bound(private['delta'])}"
             said.append(
-                f"With epsilon {shown_bound(epsilon)} and delta {shown_bound(delta)}, whether one record is among a "
-                "party's samples changes the probability of what is seen by little: by a factor of at most e to the "
-                "power of epsilon, but for a probability of delta."
+                "Whether one record is among a party's samples changes the probability of what is seen by a factor of "
+                "at most e to the power of epsilon, but for a probability of delta."
             )
-        if not found["covers_evaluation"]:
-            said.append("The figures of the evaluation have no noise; the guarantee does not cover them.")
-        return list(map(sentence, said))
-    if settings.get("secure") is True:
-        counted = (
-            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone. Another "
-            "server can break the masks of SecAgg+."
-        )
+        facts = [("privacy", f"{bound}; noise of standard deviation {private['noise_sd']:.4g} at each party")]
+        if report["evaluation"]:
+            facts.append(("  not covered", "the confusion matrices behind the figures above"))
+        return Section("Privacy", facts, [*map(sentence, said)])
+    if report["settings"].get("secure") is True:
+        first = "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone."
     else:
-        counted = (
-            "There is no privacy guarantee: exact figures left the parties without noise. Whoever reads the messages, "
-            "the server first of all, sees each party's number of samples of each class."
-        )
-    meaning = (
-        "Counts of few samples say much about them. A class with one sample at a party discloses that sample's hash, "
-        "which allows guesses at the sample. The model is the sum of the counts: whoever has the model can test "
-        "whether a given sample fits it. A sum of hashes is not anonymous."
-    )
-    further = []
-    if report["columns"]:
-        further.append(
-            "Histograms of the columns disclose every k-th value of each column, by class; k is min-examples."
-        )
-    if report["gram"]:
-        further.append("A Gram matrix of few samples discloses as much as the samples themselves.")
-    further.append("The setting epsilon adds noise, with a guarantee.")
-    return [sentence(counted), sentence(meaning), sentence(" ".join(further))]
+        first = "There is no privacy guarantee: exact figures left the parties without noise, for the server to see."
+    said = [
+        first,
+        "Counts of few samples say much about them: who is alone in a class discloses the hash of the sample. A sum of "
+        "hashes is not anonymous: whoever has the model can test whether a given sample fits it.",
+        "The setting epsilon adds noise, with a guarantee.",
+    ]
+    return Section("Privacy", [], [*map(sentence, said)])
+
+
+def guarantee(report: Report) -> list[str]:
+    """The guarantee of noisy counts with its assumptions; nothing without one."""
+    private = report["privacy"]
+    return [private["guarantee"], *private["notes"]] if private else []
 
 
 # ---- settings
 
 
-def settings(report: Report) -> Parts:
-    """Settings and versions, and the command that runs it again."""
-    defaults = {row.key: row.default for row in RunConfig.rows()}
-    found = report["settings"]
-    if not found:
-        return []
-    given = {key: value for key, value in found.items() if key not in defaults or value != defaults[key]}
-    places = _PLACES[: 2 - (found.get("action", "train") != "train")]  # which others go on with their federation
-    known = {key: value for key, value in given.items() if key in defaults and key not in places}
-    config = " ".join(f"{key}={_typed(value)}" for key, value in known.items())
-    nodes = f" --federation-config num-supernodes={report['simulation']['parties']}" if report["simulation"] else ""
+def settings(report: Report) -> Section:
+    """Versions, and the command that runs it again, with the settings that differ from the defaults."""
+    defaults, own = {row.key: row.default for row in RunConfig.rows()}, report["settings"]
+    places = _PLACES[: 2 - (own.get("action", "train") != "train")]  # which others go on with their federation
+    given = {key: own[key] for key in own if key in defaults and key not in places and own[key] != defaults[key]}
+    config, simulation = " ".join(f"{key}={_typed(value)}" for key, value in given.items()), report.get("simulation")
+    nodes = f" --federation-config num-supernodes={simulation['parties']}" if simulation else ""
     command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
-    versions = list(report["versions"].items())[:MOST_ROWS]
-
-    rows = [(key, shortened(json.dumps(value, ensure_ascii=False))) for key, value in given.items()][:MOST_ROWS]
-    return [
-        sentence(f"{count(len(given), 'setting')} differ from the defaults. The same run again, with the same data:"),
-        tag("pre", command),
-        more("Settings that differ from the defaults", table("Given settings", ("setting", "value"), rows))
-        if given
-        else None,
-        more("Versions", table("Versions", ("package", "version"), versions)),
-    ]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    parts = sentence("The same run again, with the same data:"), tag("pre", command)
+    return Section("Settings", [("versions", versions)], parts)
 
 
 def _typed(value: Any) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn.app.data.datasets import private_rows
-from flwr_flynn.app.data.share import Share
+from flwr_flynn.app.data.own_file import private_rows
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.private_rows import (
     Dropped,
@@ -25,12 +24,12 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.schema import Schema
 
 
-def private_share(node: NodeConfig, features: Features = (), secret: bytes = b"secret", n_rows: int = 2**14) -> Share:
+def private_share(node: NodeConfig, features: Features = (), secret: bytes = b"secret", n_rows: int = 2**14) -> Samples:
     """Training and held-out rows as numbers; those that are no samples of a schema have no label."""
     return share_of(private_rows(node, lambda: secret), features, n_rows)
 
 
-def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> Share:
+def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> Samples:
     """The same of rows that are open already."""
     check_columns(rows, features, len(features) if isinstance(features, tuple) and features else rows.width)
 
@@ -51,7 +50,7 @@ def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> S
         ]
         sides += [np.concatenate([X for X, _ in parts]) if parts else np.zeros((0, rows.width))]
         sides += [np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)]
-    return Share(*sides)
+    return Samples(*sides)
 
 
 def count(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:

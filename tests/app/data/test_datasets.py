@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.data.datasets import deal, held_out, splitmix64
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_settings import PARTITIONERS
+from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
@@ -71,9 +70,7 @@ def test_held_out_takes_its_share() -> None:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "shard": {"partitioner-options": '{"keep_incomplete_shard": true}'},
-    "continuous": {"partitioner-options": '{"partition_by": "pixel_3_4"}'},
     "natural-id": {"partitioner-options": '{"partition_by": "ward"}'},
-    "grouped-natural-id": {"partitioner-options": '{"partition_by": "ward", "group_size": 2}'},
 }
 LEAVES_POINTS_OUT = {"pathological", "shard"}
 
@@ -90,19 +87,11 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("n_parties", [1, 7, 10])
 def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, wards: Path) -> None:
     config = RunConfig.parse({"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {}))
-    if name == "continuous":
-        config = RunConfig.parse({"partitioner": name} | SETTINGS[name])
     try:
         shares = datasets.simulated_shares(config, n_parties)
     except ConfigError as error:
         # A refusal by flwr-datasets becomes one line.
-        assert (name, n_parties) in {
-            ("distribution", 1),
-            ("distribution", 7),
-            ("exponential", 10),
-            ("natural-id", 1),
-            ("grouped-natural-id", 1),
-        }
+        assert (name, n_parties) in {("exponential", 10), ("natural-id", 1)}
         assert len(str(error).splitlines()) == 1
         assert (error.field, error.got) == ("run-config partitioner", name)
         return
@@ -114,13 +103,14 @@ def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, ward
     assert len(dealt) == 1797 or name in LEAVES_POINTS_OUT
 
 
-def test_every_partitioner_of_flwr_datasets_that_splits_points_is_there() -> None:
+def test_partitioners_are_those_of_flwr_datasets_that_split_points() -> None:
     import flwr_datasets.partitioner as module
 
     names = {name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")}
     # The vertical ones split features; IdToSizeFnc is what linear, square and exponential are made of.
     names = {n for n in names if n and not n.startswith("vertical") and n != "idtosizefnc"}
-    assert names == {name.replace("-", "") for name in PARTITIONERS}
+    others = {"distribution", "continuous", "innerdirichlet", "groupednaturalid"}
+    assert names - others == {name.replace("-", "") for name in PARTITIONERS}
 
 
 def test_an_empty_party_is_a_valid_party() -> None:
@@ -164,7 +154,6 @@ def test_options_are_arguments_of_flwr_datasets() -> None:
     shards = json.dumps({"num_shards_per_partition": 10**18})
     for refused, n_parties in (
         (config, 4),
-        (RunConfig(partitioner="distribution"), 7),  # no multiple of ten classes
         (RunConfig(partitioner="iid", partitioner_options='{"strictness": 1}'), 2),
         (RunConfig(partitioner="shard", partitioner_options=shards), 10),  # more than points
     ):
@@ -220,7 +209,7 @@ def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: P
         with pytest.raises((DataError, ConfigError)) as caught:
             datasets.load_dataset(str(tmp_path / "site.csv"), **options)
         assert str(tmp_path) not in str(caught.value)
-        notes = datasets.full_text(caught.value).removeprefix(str(caught.value))
+        notes = own_file.full_text(caught.value).removeprefix(str(caught.value))
         assert caught.value.field == "site.csv"
         return caught.value.expected, caught.value.got
 
@@ -254,7 +243,7 @@ def write(path: Path, columns: dict[str, list[Any]]) -> None:
         pd.DataFrame(columns).to_parquet(path, index=False)
 
 
-READERS = pytest.mark.parametrize("read", [datasets.own_share, private_share])
+READERS = pytest.mark.parametrize("read", [own_file.own_share, private_share])
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 
 
@@ -269,10 +258,11 @@ def test_columns_are_found_by_name_whatever_their_order(
     values["label"] = ["x", "y", "x"]
     path = tmp_path_factory.mktemp("order") / f"mine.{ending}"
     write(path, {name: values[name] for name in order})
-    share = read(NodeConfig(data_path=str(path), test_fraction=0.0), ("c", "a", "d"))
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    share = read(node, ("c", "a", "d"))
     assert share.X.tolist() == [[7, 1, 10], [8, 2, 11], [9, 3, 12]]
     assert share.y.tolist() == ["x", "y", "x"]
-    assert read is private_share or share.left_out == ("b",)
+    assert read is private_share or own_file.opened_own(node, ("c", "a", "d")).left_out == ("b",)
 
 
 @READERS
@@ -294,7 +284,7 @@ def test_npz_files_without_names_are_taken_as_they_are(read: Any, tmp_path: Path
     node = NodeConfig(data_path=str(tmp_path / "mine.npz"), test_fraction=0.0)
     np.savez(tmp_path / "mine.npz", X=[[1, 2]], y=[0])
     assert read(node, ("b", "a")).X.tolist() == [[1, 2]]
-    with pytest.raises(DataError if read is datasets.own_share else PayloadError):
+    with pytest.raises(DataError if read is own_file.own_share else PayloadError):
         read(node, ("b",))
     np.savez(tmp_path / "mine.npz", X=[[1, 2]], y=[0], feature_names=["a"])
     with raises(DataError, field="mine.npz", expected="'feature_names' to be 2 strings"):
@@ -311,8 +301,8 @@ def test_columns_that_the_run_announced_are_told_by_name(tmp_path: Path) -> None
         (("who", "height"), "others in 1 of 2 features: height"),
     ):
         with raises(DataError, field="mine.csv", got=got) as caught:
-            datasets.own_share(node, features)
-        assert not any(value in datasets.full_text(caught.value) for value in ("Anna", "7654"))
+            own_file.own_share(node, features)
+        assert not any(value in own_file.full_text(caught.value) for value in ("Anna", "7654"))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +332,7 @@ def test_labels_mean_the_same_at_a_party_that_has_numbers_only(tmp_path: Path) -
         ("01", ["1", "01"], 1),
     ]:
         (tmp_path / "a.csv").write_text(f"x,label\n7,{text}\n")
-        share = datasets.own_share(NodeConfig(data_path=str(tmp_path / "a.csv"), test_fraction=0))
+        share = own_file.own_share(NodeConfig(data_path=str(tmp_path / "a.csv"), test_fraction=0))
         assert RunSpec(spec, classes).codes(share.y).tolist() == [codes]
 
 
@@ -439,7 +429,7 @@ def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(tmp_path: 
     pd.DataFrame({"p": [1.0], "q": [2], "label": ["x"]})[:0].to_parquet(tmp_path / "a.parquet")
     for ending in ("npz", "csv", "parquet"):
         path = str(tmp_path / f"a.{ending}")
-        share = datasets.own_share(NodeConfig(data_path=path))
+        share = own_file.own_share(NodeConfig(data_path=path))
         assert share.X.shape == share.X_test.shape == (0, 2)
         assert share.X.dtype.kind == "f"
         assert share.y.shape == (0,)
@@ -472,7 +462,7 @@ def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_a_party_does_not_tell_where_its_file_should_be(tmp_path: Path) -> None:
     with raises(ConfigError, field="node-config data-path", got="no such file") as caught:
-        datasets.own_share(NodeConfig(data_path=str(tmp_path / "gone.csv")))
+        own_file.own_share(NodeConfig(data_path=str(tmp_path / "gone.csv")))
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -560,11 +550,9 @@ def test_a_size_that_no_compression_makes_allocates_nothing(tmp_path: Path) -> N
     assert memory.peak < 2**21
 
 
-@pytest.mark.parametrize(
-    ("partitioner", "expected"), [("continuous", "a feature of digits"), ("natural-id", "a file's column of ids")]
-)
-def test_a_partitioner_by_a_column_needs_that_column(partitioner: str, expected: str) -> None:
+def test_a_partitioner_by_a_column_needs_that_column() -> None:
     options = '{"partition_by": "no such column"}'
-    config = RunConfig.parse({"partitioner": partitioner, "partitioner-options": options})
-    with raises(ConfigError, field="run-config partitioner-options", expected=f"partition_by: {expected}"):
+    config = RunConfig.parse({"partitioner": "natural-id", "partitioner-options": options})
+    expected = "partition_by: a file's column of ids"
+    with raises(ConfigError, field="run-config partitioner-options", expected=expected):
         datasets.simulated_shares(config, 3)

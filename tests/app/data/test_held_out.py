@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data import own_file
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError
@@ -64,12 +64,12 @@ def test_no_request_has_a_part_in_it(ending: str, is_private: bool, tmp_path: Pa
     """In 0.8 a server saw other rows of a private party evaluated by each order of the same features."""
     path = tmp_path / f"mine.{ending}"
     write(path, COLUMNS)
-    read = private_share if is_private else datasets.own_share
+    read = private_share if is_private else own_file.own_share
     first = held(read(node(path), ("age", "crp")))
     assert 30 < len(first) < 90
     assert {row[::-1] for row in held(read(node(path), ("crp", "age")))} == first
     assert {row[0] for row in held(read(node(path), ("age",)))} == {row[0] for row in first}
-    by_schema = private_share(node(path), SCHEMA) if is_private else datasets.encoded_share(node(path), SCHEMA)
+    by_schema = private_share(node(path), SCHEMA) if is_private else own_file.encoded_share(node(path), SCHEMA)
     assert {(row[1], row[0]) for row in ((r[0], r[2]) for r in np.asarray(by_schema.X_test).tolist())} == first
 
 
@@ -77,7 +77,7 @@ def test_no_request_has_a_part_in_it(ending: str, is_private: bool, tmp_path: Pa
 @pytest.mark.parametrize("is_private", [False, True])
 def test_rows_that_come_and_go_move_no_other(ending: str, is_private: bool, tmp_path: Path) -> None:
     """In 0.8 one patient fewer at an update reshuffled the test samples of an open party."""
-    path, read = tmp_path / f"mine.{ending}", private_share if is_private else datasets.own_share
+    path, read = tmp_path / f"mine.{ending}", private_share if is_private else own_file.own_share
     write(path, COLUMNS)
     whole = held(read(node(path), ("age", "crp")))
     for rows in ([i for i in range(200) if i != 7], np.random.default_rng(1).permutation(200), range(50, 150)):
@@ -91,7 +91,7 @@ def test_rows_that_come_and_go_move_no_other(ending: str, is_private: bool, tmp_
 def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(
     ending: str, is_private: bool, tmp_path: Path
 ) -> None:
-    path, read = tmp_path / f"mine.{ending}", private_share if is_private else datasets.own_share
+    path, read = tmp_path / f"mine.{ending}", private_share if is_private else own_file.own_share
     chosen = node(path, held_out_key="patient")
     write(path, COLUMNS)
     before = held(read(chosen, ("age", "crp")))
@@ -109,7 +109,7 @@ def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(
 def test_a_private_party_s_secret_decides(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", COLUMNS)
     one, other = (held(private_share(node(tmp_path / "a.csv"), ("age", "crp"), secret)) for secret in (b"1", b"2"))
-    assert one != other != held(datasets.own_share(node(tmp_path / "a.csv"), ("age", "crp")))
+    assert one != other != held(own_file.own_share(node(tmp_path / "a.csv"), ("age", "crp")))
 
 
 def test_the_secret_of_a_party_is_made_once_and_outlives_a_reset(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_value_is_the_same_alone_as_among_others() -> None:
 @ENDINGS
 @pytest.mark.parametrize("is_private", [False, True])
 def test_the_order_of_columns_moves_no_row(ending: str, is_private: bool, tmp_path: Path) -> None:
-    read, sides = private_share if is_private else datasets.own_share, []
+    read, sides = private_share if is_private else own_file.own_share, []
     for index, order in enumerate((("age", "crp", "patient", "label"), ("label", "patient", "crp", "age"))):
         path = tmp_path / f"{index}.{ending}"
         write(path, {name: COLUMNS[name] for name in order})
@@ -161,7 +161,7 @@ def test_the_order_of_columns_moves_no_row(ending: str, is_private: bool, tmp_pa
 
 @pytest.mark.parametrize("is_private", [False, True])
 def test_rows_without_an_id_are_held_out_one_by_one(is_private: bool, tmp_path: Path) -> None:
-    read, path = private_share if is_private else datasets.own_share, tmp_path / "a.csv"
+    read, path = private_share if is_private else own_file.own_share, tmp_path / "a.csv"
     write(path, {**COLUMNS, "patient": ["" if i % 2 else f"p{i // 6}" for i in range(200)]})
     found = held(read(node(path, held_out_key="patient"), ("age", "crp")))
     without = [(COLUMNS["age"][i], COLUMNS["crp"][i]) for i in range(1, 200, 2)]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data.csv_file import CHUNK
-from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share
-from flwr_flynn.app.data.opened import opened
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.own_file import full_text, opened, own_share
 from flwr_flynn.app.data.private_file import private_file
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
@@ -117,7 +117,7 @@ def test_files_of_all_kinds_give_the_same_rows(row_wise: bool, tmp_path: Path) -
         assert (found == X).all()
         assert y.tolist() == labels.tolist()
         loaded = load_dataset(str(tmp_path / f"mine.{ending}"))
-        assert (loaded.classes, loaded.labels.tolist()) == (["cat", "dog"], labels.tolist())
+        assert (loaded.classes, np.array(loaded.classes)[loaded.y].tolist()) == (["cat", "dog"], labels.tolist())
         assert loaded.feature_names == (None if ending == "npz" else ("a", "b", "c"))
 
 

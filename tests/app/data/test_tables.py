@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data import csv_file, share
-from flwr_flynn.app.data.datasets import encoded_share, load_dataset, own_share
-from flwr_flynn.app.data.dialect import Dialect, detected
-from flwr_flynn.app.data.opened import columns_of, opened
-from flwr_flynn.app.data.share import counted
-from flwr_flynn.app.data.table_file import Reading
+from flwr_flynn.app.data import csv_file, own_file
+from flwr_flynn.app.data.csv_file import detected
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.own_file import columns_of, counted, encoded_share, opened, own_share
+from flwr_flynn.app.data.table_file import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
@@ -156,7 +155,7 @@ def test_private_parties_have_no_dialects(tmp_path: Path) -> None:
 
 
 def test_an_encoding_that_shows_behind_the_head_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flwr_flynn.app.data.dialect._HEAD", 64)
+    monkeypatch.setattr("flwr_flynn.app.data.csv_file._HEAD", 64)
     path = written(tmp_path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
     with raises(DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"):
@@ -328,7 +327,7 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
     node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))))
     whole = own_share(node, schema=SCHEMA)
     in_memory = encoded_share(node, SCHEMA)
-    monkeypatch.setattr(share, "LARGE", 0)
+    monkeypatch.setattr(own_file, "LARGE", 0)
     in_file = encoded_share(node, SCHEMA)
     assert isinstance(in_file.X, np.memmap)
     for found in (in_memory, in_file):
@@ -350,8 +349,8 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         def write(self, _: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(share, "LARGE", 0)
-    monkeypatch.setattr(share.tempfile, "TemporaryFile", Full)
+    monkeypatch.setattr(own_file, "LARGE", 0)
+    monkeypatch.setattr(own_file.tempfile, "TemporaryFile", Full)
     node = NodeConfig(data_path=str(written(tmp_path, SCHEMA_TEXT)), test_fraction=0.0)
     with raises(DataError, field="mine.csv", got="No space left on device"):
         encoded_share(node, SCHEMA)
@@ -481,7 +480,7 @@ def test_a_hundred_thousand_levels_take_bounded_memory(tmp_path: Path) -> None:
 def test_of_too_many_levels_those_of_one_row_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300)
     for most, n_levels in ((101, 101), (100, 1)):
-        monkeypatch.setattr("flwr_flynn.app.data.share._MOST_TEXTS", most)
+        monkeypatch.setattr("flwr_flynn.app.data.own_file._MOST_TEXTS", most)
         found = counted(opened(path)).columns["a"]
         assert (found.n_rows, len(found.levels), found.levels["often"]) == (400, n_levels, 300)
 

@@ -66,7 +66,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         "format": 3,
         "action": "train",
         "run": {"run_id": "7213", "seconds": 41.27},
-        "simulation": {"parties": n_parties + 1, "dealt": 2500, "samples": 2500},
+        "simulation": {"parties": n_parties + 1, "dealt": 2500, "samples": 2500, "empty_parties": 0},
         "parties": [
             {"name": name, "cid": str(i), "examples": int(row.sum()), "bytes": 60_000 + i, "seconds": 0.5 + i / 100}
             for i, (name, row) in enumerate(zip(names, sizes, strict=True))
@@ -74,6 +74,8 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         "federation": [{"party": name} for name in names],
         "missing": {"Harbour": "refused: counts: expected at most 19 examples, got 20"},
         "evaluation_missing": {"Clinic 3": "failed: its reply cannot be read (KeyError)"},
+        "updates": [],
+        "scaling": "auto",
         "unkept": {"Clinic 5": "no space left on the device"},
         "evaluation_errors": [],
         "examples": int(sizes.sum()),
@@ -90,7 +92,10 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
             "worst_party": evaluated[0],
             "best_party": evaluated[-1],
             "confusion": matrix.tolist(),
-            "class_prior": {"accuracy": 0.8912, "balanced_accuracy": 0.88, "macro_f1": 0.87},
+            "class_prior": {
+                **{"accuracy": 0.8912, "balanced_accuracy": 0.88, "macro_f1": 0.87, "sent": 10},
+                "worst_party": evaluated[0],
+            },
             "figures": {
                 "examples": 40 * n_parties,
                 "resolution": 0.0021,
@@ -111,6 +116,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         "members": [{**member, "weight": 0.625}, {**member, "decay": 0.2321, "weight": 0.375}],
         "specs": [{"hash_dim": 4096}] * 6,
         "selection": {
+            "candidates": [[["balanced", 0.5], ["balanced", 0.25]]] * 6,
             "choices": [[3, 7, 0.625], [1, 4, 0.375]],
             "accuracies": [[0.71, 0.72], [0.8612, 0.85], [0.7], [0.8731, 0.87], [0.84], [0.8]],
             "examples": 1900,

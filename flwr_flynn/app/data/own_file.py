@@ -1,0 +1,224 @@
+"""Files of open parties: opened in the one way, and as samples, in memory or in files without a name."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.app.data.csv_file import CsvFile, detected, header_of
+from flwr_flynn.app.data.held_out import HeldOut
+from flwr_flynn.app.data.npz import ArrayFile, read_npz
+from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
+from flwr_flynn.app.data.private_file import PrivateFile, private_file
+from flwr_flynn.app.data.table_file import ALL, ENDINGS, Dialect, Reading, TableFile, ending, objects, unreadable
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.settings_parser import whole_numbers
+from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.federated.samples import Samples
+from flwr_flynn.hashing.batching import batches
+from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.texts import as_name
+
+log = logging.getLogger("flwr")  # Flower's own
+
+_KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
+
+
+def opened(path: Path, reading: Reading = ALL) -> TableFile:
+    """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`)."""
+    label = reading.label if reading.label != "" else "y" if ending(path) == ".npz" else "label"
+    by_schema = reading.schema is not None and reading.schema.is_named and not reading.features
+    features: Any = reading.schema if by_schema else tuple(reading.features)  # type: ignore[arg-type]
+    reading = replace(reading, label=label, features=features)
+    if ending(path) == ".npz":
+        return ArrayFile(path.name, read_npz(path, label, reading.group), reading)
+    return CsvFile(path, reading) if ending(path) == ".csv" else ParquetFile(path, reading)
+
+
+def existing(source: str | Path, field: str = "", place: str = "") -> Path:
+    """The path of a file that is there and has a known ending; a `ConfigError` about the `field` else."""
+    name = repr(Path(source).name[:80])
+    try:
+        path = Path(source).expanduser()
+        is_there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
+        is_there = False
+    if not is_there:
+        raise ConfigError(field or name, f"a file {place or name}", "no such file")
+    if ending(path) not in ENDINGS:
+        raise ConfigError(field or name, f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", name)
+    return path
+
+
+def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
+    """The names of all columns of a file, None without names."""
+    if ending(path) == ".csv":
+        try:
+            return [*map(as_name, header_of(path, detected(path, dialect)))]
+        except (OSError, UnicodeError, csv.Error) as error:
+            raise unreadable(path, error) from None
+    if ending(path) == ".npz":
+        names = read_npz(path, None).names
+        return None if names is None else list(names)
+    with opened_parquet(path) as file:
+        return [*map(as_name, parquet_columns(file.schema_arrow))]
+
+
+def full_text(error: BaseException) -> str:
+    """An error's message with its notes, in one line: for this machine's own log."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+
+
+# ---- samples of a party
+
+
+def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
+    """The file of an open party, as `opened`; the log says what was found in it."""
+    rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
+    path = existing(node.data_path, "node-config data-path")
+    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.names("ignore"))
+    file = opened(path, asked)
+    file.label_map = node.labels()
+    log.info("FlyNN: data: %s", file.described())
+    if file.left_out:
+        others = ", ".join(repr(column[:60]) for column in file.left_out[:20])
+        log.info("FlyNN: %s columns are not among the run's features: %s", len(file.left_out), others)
+    return file
+
+
+def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Samples:
+    """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
+
+    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
+    summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
+    the schema. `names` are those of an array's columns, where no others were asked for.
+    """
+    file = opened_own(node, features, schema)
+    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
+        file.check()
+        return Samples(counted(file), np.zeros(0))
+    X, y, _, test = file.whole()
+    labels = labels_of(*coded_labels(y, file.name))
+    names = file.names if file.is_named and file.names and not features else None
+    return Samples(X[~test], labels[~test], X[test], labels[test], names)
+
+
+def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
+    """The rows of a private party's file, see `private_file`; a secret of the party decides about those held out.
+
+    Rows are held out only if results on them may leave the party.
+    """
+    rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
+    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore"))
+    return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())
+
+
+_WIDEST = 256  # bytes of a label in an array of NumPy
+_LONGEST = 1024  # characters, as in a list of classes
+
+
+def labels_of(classes: Sequence[str | int], codes: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """The label of every code."""
+    labels = np.asarray(classes)
+    # In a text type of NumPy each label is as wide as the longest.
+    return (labels if labels.dtype.itemsize <= _WIDEST else objects(classes))[codes]
+
+
+def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.NDArray[np.int64]]:
+    """The different labels of a file in their order, and the index of each row's among them."""
+    if y.dtype.kind == "f":
+        if n_missing := int((~np.isfinite(y)).sum()):
+            raise with_rows(DataError(name, "a label in each row", "rows without one"), f"{n_missing} rows")
+        if (y == np.floor(y)).all():
+            if (np.abs(y) >= 2**63).any():
+                raise DataError(name, "labels within int64", "labels beyond")
+            y = y.astype(np.int64)
+    if y.dtype.kind in "iu":
+        values, codes = np.unique(y, return_inverse=True)
+        return values.tolist(), codes.astype(np.int64).reshape(-1)
+    index: dict[Any, int] = {}
+    codes = np.fromiter((index.setdefault(label, len(index)) for label in y.tolist()), np.int64, len(y))
+    if any(isinstance(label, bytes) for label in index):
+        raise DataError(name, "strings or integers as labels", "bytes")
+    texts = [str(label) for label in index]
+    if longest := sum(len(text) > _LONGEST for text in texts):
+        error = DataError(name, f"labels of at most {_LONGEST} characters", "some that are longer")
+        raise with_rows(error, f"{longest} labels")
+    found = whole_numbers(texts)
+    labels: list[Any] = sorted(set(texts if found is None else found))
+    place = {label: code for code, label in enumerate(labels)}
+    return labels, np.array([place[label] for label in (texts if found is None else found)], np.int64)[codes]
+
+
+LARGE = 2**28
+"""Bytes of a file's numbers above which they are in files without a name."""
+
+_MOST_TEXTS = 2**20
+"""Different texts of a column that are counted; beyond, those that occurred once are dropped."""
+
+
+def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
+
+    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
+    which are gone with the share or with the process.
+    """
+    file, most = opened_own(node, (), schema), min(LARGE, node.memory_bytes // 4)
+    file.check()
+    in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
+    labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
+    remarks: set[str] | None = None  # that hold for all rows
+    with ExitStack() as stack:
+        try:
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(0 if in_memory else 2)]
+            parts = [[np.empty((0, schema.width))] for _ in range(2)]
+            for table, some, is_test in file.tables():
+                is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
+                for rows in batches(len(table), step):
+                    numbers = schema.encode(table[rows])
+                    found = {*schema.remarks(table[rows], numbers)}
+                    remarks = found if remarks is None else remarks & found
+                    for side, chosen in enumerate((~is_test[rows], is_test[rows])):
+                        if files:
+                            files[side].write(numbers[chosen].data)
+                        else:
+                            parts[side].append(numbers[chosen])
+                labels += [] if some is None else [some]
+                tests.append(is_test)
+            X, X_test = [_mapped(file, schema.width) for file in files] or map(np.concatenate, parts)
+        except OSError as error:
+            expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
+            raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
+    for remark in sorted(remarks or ()):
+        log.warning("FlyNN: %s", remark)
+    classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
+    names, test = labels_of(classes, codes), np.concatenate(tests)
+    return Samples(X, names[~test], X_test, names[test])
+
+
+def _mapped(file: IO[bytes], width: int) -> npt.NDArray[Any]:
+    """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
+    file.flush()
+    return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
+
+
+def counted(file: TableFile) -> TableSummary:
+    """Kinds, gaps and levels of the features in the rows that are not held out."""
+    total = TableSummary({}, 0)
+    for table, _, is_test in file.tables():
+        total += TableSummary.counted(table if is_test is None else table[~is_test])
+        for name, each in total.columns.items():
+            if len(each.levels) > _MOST_TEXTS:
+                kept = {text: n for text, n in each.levels.items() if n > 1}
+                total = replace(total, columns={**total.columns, name: replace(each, levels=kept)})
+    return total

@@ -1,0 +1,197 @@
+"""Sections of a report about accuracy: by party, figures with intervals, confusion, curves, subgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_flynn._markup import NONE, Markup, count, figure, table
+from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, with_interval
+from flwr_flynn.app.report.sections import (
+    MOST_BARS,
+    MOST_CLASSES,
+    MOST_ROWS,
+    Facts,
+    Report,
+    Section,
+    left_out,
+    more,
+    sentence,
+)
+from flwr_flynn.model.metrics import share
+
+NAMES = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "brier": "Brier score",
+    "log_loss": "log-loss",
+    "calibration_error": "calibration error",
+    "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept",
+    "accuracy": "accuracy",
+}
+"""Figures with intervals, and their names."""
+
+
+def figures_of(report: Report) -> dict[str, Any]:
+    """The figures from scores; without entries in a run that has none."""
+    return (report["evaluation"] or {}).get("figures") or {"classes": [], "parties": [], "groups": None, "overall": {}}
+
+
+def accuracy(report: Report) -> Section:
+    """Accuracy by party, worst first."""
+    evaluation = report["evaluation"] or {}
+    of_party = {party["name"]: party for party in figures_of(report)["parties"]}
+    rows = sorted(evaluation.get("parties", ()), key=lambda party: (party["accuracy"], party["name"]))
+    if not rows:
+        return Section("Accuracy by party", [])
+    with_ends = [(party["name"], _share(party["accuracy"], party["examples"])) for party in rows]
+    keys = ("auroc", "brier", "calibration_error") if of_party else ()
+    listed = [
+        (name, party["examples"], *map(with_interval, (ends, *(of_party.get(name, {}).get(key) for key in keys))))
+        for party, (name, ends) in zip(rows[:MOST_ROWS], with_ends, strict=False)
+    ]
+    head = ("party", "test samples", "accuracy", *(NAMES[key] for key in keys))
+    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first"
+    said += (
+        f", with 95 % intervals. The dashed line is the accuracy over all samples, {figure(evaluation['accuracy'])}."
+    )
+    title = "Accuracy by party"
+    parts = [
+        sentence(said),
+        intervals(title, f"{title}; the table below has the numbers", with_ends[:MOST_BARS], evaluation["accuracy"]),
+        left_out(len(rows), "parties", MOST_BARS, " of the picture, the best ones"),
+        more("Figures by party as a table", table("Figures by party", head, listed)),
+        left_out(len(rows), "parties", order=" of the table, the best ones"),
+    ]
+    return Section(title, [], parts)
+
+
+def _share(value: float, n: int) -> Sequence[float]:
+    return share(value * n, n) or (value,) * 3
+
+
+def scores(report: Report) -> Section:
+    """Discrimination and calibration, over all samples and by class, and rates at thresholds."""
+    figures, evaluation = figures_of(report), report["evaluation"]
+    if not evaluation:
+        return Section("Figures", [("evaluation", _why_none(report))])
+    overall = figures["overall"] or {}
+    samples = figures.get("examples") or evaluation["examples"]
+    said = f"Over {count(samples, 'test sample')} of all parties{', with 95 % intervals in brackets' * bool(overall)}. "
+    if len(figures["classes"]) > 2 and overall:
+        said += "AUROC, AUPRC and calibration are means over the classes, each against the rest. "
+    if figures.get("resolution"):
+        said += f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} at most. "
+    if samples < evaluation["examples"]:
+        said += f"{count(evaluation['examples'] - samples, 'more sample')} are of parties below their floor. "
+    parts: list[Markup | None] = [sentence(said)]
+    rates = [
+        (of["label"], f"{row['threshold']:g}", _in_words(of, row), *(with_interval(row[name]) for name in _RATES))
+        for of in _shown(report)[:MOST_CLASSES]
+        for row in of["thresholds"][:MOST_CLASSES]
+    ]
+    if rates:
+        columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
+        shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS])
+        noted = left_out(len(rates), "rows")
+        parts += [shown, noted] if len(_shown(report)) == 1 else [more("Thresholds of the probability", shown, noted)]
+    return Section(
+        "Figures", _overall(evaluation, overall), [*parts, left_out(len(_shown(report)), "classes", MOST_CLASSES)]
+    )
+
+
+def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
+    """Figures over all parties, and those of the worst party and of the parties' own copies."""
+    plain = {} if overall.get("accuracy") else {"accuracy": "accuracy"}
+    plain |= {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+    facts = [(name, with_interval(overall[key])) for key, name in NAMES.items() if overall.get(key)]
+    facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
+    if worst := evaluation["worst_party"]:
+        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"
+        facts.append(("worst party", shown))
+    if prior := evaluation.get("class_prior"):
+        worst = prior["worst_party"]
+        shown = f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
+        facts.append(("with class prior", shown))
+    return facts
+
+
+def _why_none(report: Report) -> str:
+    """Reason why there are no figures."""
+    if errors := dict.fromkeys(report["evaluation_errors"]):
+        return f"failed with {', '.join(errors)}"
+    if not report["evaluates"]:
+        return "none: parties send no results"
+    silent = report["evaluation_missing"]
+    return f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
+
+
+_RATES = ("sensitivity", "specificity", "ppv", "npv")
+
+
+def confusion(report: Report) -> Section:
+    """The confusion matrix."""
+    matrix, names = (report["evaluation"] or {}).get("confusion", ()), report["classes"]
+    if not matrix:
+        return Section("Confusion", [])
+    shown = [(name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)][:MOST_CLASSES]
+    said = "Rows are true classes, columns predicted ones. The stronger the colour, the more samples, by row."
+    caption = "Test samples by true and predicted class"
+    drawn = shades(caption, "true \\ predicted", names[:MOST_CLASSES], shown)
+    return Section("Confusion", [], [sentence(said), drawn, left_out(len(names), "classes", MOST_CLASSES)])
+
+
+def _shown(report: Report) -> list[dict[str, Any]]:
+    """The classes; of two the rarer alone, as the other is its mirror image."""
+    classes: list[dict[str, Any]] = figures_of(report)["classes"]
+    return [min(reversed(classes), key=lambda each: each["examples"] or 0)] if len(classes) == 2 else classes
+
+
+def curves(report: Report) -> Section:
+    """A ROC curve and a reliability curve of each class, beside each other."""
+    classes = [of for of in _shown(report) if of["roc"] or of["reliability"]]
+    if not classes:
+        return Section("ROC and calibration", [])
+    pictures = []
+    for of in classes[:MOST_CLASSES]:
+        error = with_interval((of["calibration"] or {}).get("error"))
+        area, error = f"AUROC {with_interval(of['auroc'])}", f"calibration error {error}"
+        pictures.append((of["label"], area, curve(f"ROC curve of {of['label']}", area, of["roc"])))
+        drawn = reliability(f"Reliability curve of {of['label']}", error, of["reliability"])
+        pictures.append((of["label"], error, drawn))
+    said = (
+        "Left: the share that is found over that of false alarms, at all thresholds. Right: the share that is of the "
+        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: metrics.json."
+    )
+    noted = left_out(len(classes), "classes", MOST_CLASSES)
+    return Section("ROC and calibration", [], [sentence(said), gallery(pictures), noted])
+
+
+def _in_words(of: dict[str, Any], row: dict[str, Any]) -> str:
+    """Samples of 100, or of 1000 where the class is rare, that a threshold flags, flags rightly and misses."""
+    own, rest, found, passed = of["examples"], of["others"], row["sensitivity"], row["specificity"]
+    if not own or not rest or not found or not passed:
+        return NONE
+    n, of_class = (100 if 20 * own >= own + rest else 1000), own / (own + rest)
+    hit, wrong, lost = of_class * found[0], (1 - of_class) * (1 - passed[0]), of_class * (1 - found[0])
+    return f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} rightly; {n * lost:.0f} are missed"
+
+
+def subgroups(report: Report) -> Section:
+    """Figures by level of a column."""
+    groups = figures_of(report)["groups"]
+    if not groups or not groups["levels"]:
+        return Section("Subgroups", [])
+    levels = sorted(groups["levels"], key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0)
+    known = [(level["level"], level["accuracy"]) for level in levels if level["accuracy"]]
+    keys = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
+    rows = [(level["level"], level["examples"], *(with_interval(level[key]) for key in keys)) for level in levels]
+    title, head = f"Accuracy by level of {groups['column']}", ["level", "samples", *(NAMES[key] for key in keys)]
+    parts = [
+        sentence(f"Test samples by the level of the column {groups['column']}, the lowest accuracy first."),
+        intervals(title, f"{title}; the table below has the numbers", known[:MOST_BARS], None) if known else None,
+        more("Subgroups as a table", table(f"Figures by level of {groups['column']}", head, rows[:MOST_ROWS])),
+        left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
+    ]
+    return Section("Subgroups", [], parts)
