@@ -17,7 +17,7 @@ SIZES = {
     "privacy": 980,
     "federated": 3829,
     "flower": 884,
-    "app": 3492,
+    "app": 3498,
     "all": 14586,
     "simulations": 3999,
 }
