@@ -96,7 +96,7 @@ def scores(report: Report) -> Section:
     ]
     if rates:
         columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
-        shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS])
+        shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS], "thresholds")
         noted = left_out(len(rates), "rows")
         parts += [shown, noted] if len(_shown(report)) == 1 else [more("Thresholds of the probability", shown, noted)]
     return Section(

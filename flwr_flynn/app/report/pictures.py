@@ -15,7 +15,7 @@ PAGE_STYLE = Markup(
 --accent:#6fb6ea}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,sans-serif}
-header,main,footer,nav{max-width:66rem;margin:0 auto;padding:0 1.5rem}
+header,main,footer,nav{max-width:66rem;margin:0 auto;padding:0 1.5rem}header{padding-top:1.2rem}
 h1{line-height:1.15;margin:2rem 0 1rem}h2{margin:0 0 .5rem}
 section{padding:2rem 0;border-top:1px solid var(--line)}
 p{margin:.5rem 0 1rem;max-width:42rem;overflow-wrap:anywhere}
@@ -27,7 +27,7 @@ nav ul{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}
 table{font-size:.9rem;line-height:1.45;margin:.4rem 0 1rem;min-width:60%}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
 .flynn .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);padding:.4rem .6rem}
-.flynn .shades td{border:2px solid var(--paper)}
+.flynn .shades td{border:2px solid var(--paper)}.flynn .thresholds td:nth-child(3){min-width:15rem}
 pre{padding:1rem;border:1px solid var(--line);white-space:pre-wrap;overflow-wrap:anywhere}
 svg{margin:1.1rem 0}.flynn svg .soft{fill:var(--soft)}svg .grid,svg .frame{stroke:var(--line);fill:none}
 svg .all,svg .whisker,svg .curve{stroke:var(--accent);fill:none;stroke-width:2}svg .all{stroke-dasharray:3 3}
