@@ -84,6 +84,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "schema": {"help": "a schema in TOML"},
     "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
     "--min-examples": {"type": _at_least_1, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
+    "--by": {"metavar": "COLUMN", "help": "split one CSV file: a party for each value of a column"},
     "--set": {
         "action": "append",
         "metavar": "KEY=VALUE",
@@ -123,7 +124,7 @@ class Verb(NamedTuple):
 _VERBS = {
     "schema": Verb("draft a schema from one's own file", cli_verbs.draft, ("file", "--label", "--min-examples")),
     "check": Verb("what a schema refuses of a file", cli_verbs.check, ("file", "schema", "--label")),
-    "try": Verb("run a federation of files in this process", _try, ("files", "--label", "--out", "--set")),
+    "try": Verb("run a federation of files in this process", _try, ("files", "--label", "--by", "--out", "--set")),
     "show": Verb("what a model file holds, as JSON", cli_verbs.show, ("model",)),
     "predict": Verb(
         "classify the rows of a file, as CSV",

@@ -85,10 +85,12 @@ def page(records: list[dict[str, Any]], name: str) -> str:
     n_bytes = sum(each["bytes"] for each in latest)
     told = (
         f"The latest {count(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a line of {name}, written before "
-        "the message left. File and page have exact figures about this site: they stay here."
+        "the message left; earlier ones are in the file alone. File and page have exact figures about this site: they "
+        "stay here."
     )
-    kinds = Counter(map(sentence_of, latest)).most_common(8)
-    first = [tag("li", f"{count(n, 'message')}: {text}") for text, n in kinds]
+    first = [
+        tag("li", f"{count(n, 'message')}: {text}") for text, n in Counter(map(sentence_of, latest)).most_common(8)
+    ]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
     rows = [_row(each) for each in reversed(latest)]
     shown = table("Messages, the latest first", heads, rows)
@@ -103,8 +105,14 @@ def sentence_of(record: dict[str, Any]) -> str:
 
 
 def _row(record: dict[str, Any]) -> tuple[Any, ...]:
-    """One message as a row of the table; the file has its arrays, too."""
-    kind = f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: {record['examples']}"
+    """One message as a row of the table."""
+    told = [f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: {record['examples']}"]
+    for array in record["arrays"]:
+        size = " x ".join(map(str, array["shape"]))
+        told.append(f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} bytes")
+    if record["entries"]:
+        told.append(f"entries: {', '.join(record['entries'])}")
     reason = record["refused"] and tag("p", f"Refused: {shortened(record['refused'], 2000)}")
-    what = joined(tag("p", sentence_of(record)), tag("p", kind), reason)
+    fold = tag("details", tag("summary", "types and shapes"), [tag("div", shortened(each, 2000)) for each in told])
+    what = joined(tag("p", sentence_of(record)), reason, fold)
     return record["time"], str(record["run"]), record["phase"], what, record["bytes"]

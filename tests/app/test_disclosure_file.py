@@ -46,9 +46,9 @@ def test_each_message_is_a_line_and_a_row_of_the_page(own: dict[str, Any], tmp_p
     assert sum(array["bytes"] for array in found[0]["arrays"]) + sum(found[0]["entries"].values()) == found[0]["bytes"]
     shown = (tmp_path / "left.html").read_text()
     assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
-    assert "number of samples sent along: 64</p>" in shown
-    assert shown.count(SAID["counts"]) == 2  # at the top, and in its row
-    assert shown.index(SAID["counts"]) < shown.index("<table")
+    assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
+    assert [shown.count(SAID["counts"]), shown.count("<details>")] == [2, 3]  # at the top, and in its row
+    assert shown.index(SAID["counts"]) < shown.index("<table") < shown.index("<details>")
     assert shown.index("none.npz") < shown.index("number of samples sent along: 64")  # the latest first
     if os.name != "nt":
         assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("left.jsonl", "left.html")} == {0o600}

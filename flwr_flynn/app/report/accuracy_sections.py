@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flwr_flynn._markup import NONE, Markup, count, figure, table
+from flwr_flynn._text import cell
 from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
@@ -162,7 +165,7 @@ def curves(report: Report) -> Section:
         pictures.append((of["label"], error, drawn))
     said = (
         "Left: the share that is found over that of false alarms, at all thresholds. Right: the share that is of the "
-        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: metrics.json."
+        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: figures.csv."
     )
     noted = left_out(len(classes), "classes", MOST_CLASSES)
     return Section("ROC and calibration", [], [sentence(said), gallery(pictures), noted])
@@ -195,3 +198,27 @@ def subgroups(report: Report) -> Section:
         left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
     ]
     return Section("Subgroups", [], parts)
+
+
+def as_csv(report: Report) -> str:
+    """The figures of these sections, with the ends of their intervals."""
+    stream, evaluation, names = io.StringIO(), dict(report["evaluation"] or {}), report["classes"]
+    matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
+    evaluation["confusion"] = {name: dict(zip(names, row, strict=False)) for name, row in matrix}
+    rows = ((cell(" / ".join(path)), *values) for path, values in _leaves(evaluation))
+    csv.writer(stream, lineterminator="\n").writerows([("figure", "value", "low", "high"), *rows])
+    return stream.getvalue()
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
+    """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
+    is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+    if isinstance(value, int | float):
+        yield path, [value]
+    elif is_point and value:
+        yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
+    elif isinstance(value, dict | list):
+        keys = ("name", "label", "level", "threshold", "predicted")
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            names = [each[key] for key in keys if key in each] if isinstance(value, list) else [name]
+            yield from _leaves(each, (*path, *map(str, names[:1])))
