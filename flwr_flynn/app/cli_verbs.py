@@ -189,6 +189,11 @@ def facts_of(model: Model) -> dict[str, Any]:
     columns: Any = [{"name": name} for name in _names_of(model)] or None
     if model.schema is not None:
         columns = [{"name": column.name, "kind": column.kind, **column.to_dict()} for column in model.schema.columns]
+    edges, index = next((member.spec.edges for member in model.members if member.spec.edges is not None), None), 0
+    for entry, column in zip(columns or (), _schema_of(model).columns, strict=bool(columns)):
+        if edges is not None and column.kind != "category":
+            entry["edges"] = [edges[index][0], edges[index][-1]]
+        index += column.width
     rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
     names = ("hash_dim", "row_nnz", "hash_nnz")
     members = [

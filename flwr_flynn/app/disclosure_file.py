@@ -86,10 +86,12 @@ def page(records: list[dict[str, Any]], name: str) -> str:
     n_bytes = sum(each["bytes"] for each in latest)
     told = (
         f"The latest {count(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a line of {name}, written before "
-        "the message left. File and page have exact figures about this site: they stay here."
+        "the message left; earlier ones are in the file alone. File and page have exact figures about this site: they "
+        "stay here."
     )
-    kinds = Counter(map(sentence_of, latest)).most_common(8)
-    first = [tag("li", f"{count(n, 'message')}: {text}") for text, n in kinds]
+    first = [
+        tag("li", f"{count(n, 'message')}: {text}") for text, n in Counter(map(sentence_of, latest)).most_common(8)
+    ]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
     rows = [_row(each) for each in reversed(latest)]
     shown = table("Messages, the latest first", heads, rows)

@@ -220,6 +220,10 @@ def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixtu
         "category",
         "date",
     }
+    told = {column["name"]: column for column in json.loads(run(capsys, "show", "model.npz")[0])["columns"]}
+    assert told["ward"]["levels"] == ["A", "B", "C"]
+    low, high = told["age"]["edges"]
+    assert 20 <= low < high <= 69
     rows = predictions(run(capsys, "predict", "model.npz", "own.csv")[0])[1:]
     assert [row[0] for row in rows] == model.predict(X).tolist()
 
