@@ -57,7 +57,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "privacy": None if mechanism is None else _privacy(strategy, mechanism, run_plan.notes),
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
-        "evaluation_missing": {} if evaluation is None else dict(evaluation.missing),
+        "evaluation_missing": run.state.absent("secure evaluation", "evaluation"),
         "unkept": {} if evaluation is None else dict(evaluation.unkept),
         "sha256": {"model": model.model_.sha256(), "federated": counts_sha256(model.model_.members)},
         "members": [_member(member) for member in model.model_.members],
@@ -66,9 +66,9 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "federation": summary(after),
         "scaling": config.scaling if plan is not None and plan.needs_columns else given,
         "schema": _schema(run),
-        "columns": columns and {"examples": columns.histograms.n_examples, "missing": columns.missing},
+        "columns": columns and {"examples": columns.histograms.n_examples, "missing": run.state.absent("columns")},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
-        "selection": None if strategy.selection is None else strategy.selection.to_dict(),
+        "selection": strategy.selection and {**strategy.selection.to_dict(), "missing": run.state.absent("selection")},
         "refinement": refinement(run),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
@@ -106,8 +106,8 @@ def _schema(run: Run) -> dict[str, Any] | None:
     schema, learned = run.state.run_spec.feature_names, run.state.results.get("schema")
     if not isinstance(schema, Schema):
         return None
-    left_out, missing = ({}, {}) if learned is None else (learned.left_out, learned.missing)
-    told = {"left_out": left_out, "missing": missing, "coinciding": coinciding(run)}
+    left_out = {} if learned is None else learned.left_out
+    told = {"left_out": left_out, "missing": run.state.absent("schema"), "coinciding": coinciding(run)}
     return {**schema.to_dict(), "is_learned": learned is not None, **told}
 
 
@@ -138,17 +138,16 @@ def coinciding(run: Run) -> dict[str, str]:
 
 def refinement(run: Run) -> dict[str, Any] | None:
     """Noisy rounds, and parties that missed one; None without them."""
-    found = {name: each.missing for name, each in run.state.results.items() if isinstance(each, Refined)}
-    if not found:
-        return None
-    return {"rounds": len(found), "missing": {name: missing for name, missing in found.items() if missing}}
+    names = [name for name, each in run.state.results.items() if isinstance(each, Refined)]
+    missing = {name: run.state.absent(name) for name in names if run.state.missing.get(name)}
+    return {"rounds": len(names), "missing": missing} if names else None
 
 
 def gram(run: Run) -> dict[str, Any] | None:
     """Size of the Gram matrix, True if its scores are used, and parties that are missing from it; None without it."""
     if (found := run.state.results.get("gram")) is None:
         return None
-    missing = {"gram": found.missing} if found.missing else {}
+    missing = {"gram": run.state.absent("gram")} if run.state.missing.get("gram") else {}
     sizes = {"rows": found.n_rows, "examples": found.n_examples}
     return {**sizes, "used": found.scoring is not None, "missing": missing}
 

@@ -70,7 +70,6 @@ class Evaluation:
     """Results of one evaluation."""
 
     figures: dict[str, Any] | None  # see `evaluated`; None without any
-    missing: dict[str, str]  # reasons of parties without an answer, by name
     unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
 
 

@@ -27,7 +27,6 @@ class Refined:
     """The result of a round of the noisy refinement."""
 
     descent: Descent | None  # of the newest round alone
-    missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
 def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:

@@ -18,10 +18,15 @@ from flwr_flynn.federated.run_spec import RunSpec
 
 @dataclass(frozen=True)
 class RunState:
-    """Results of the phases of a run so far, by the names of the phases."""
+    """Results of the phases of a run so far, and reasons of parties without an answer, by the names of the phases."""
 
     run_spec: RunSpec
     results: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the reasons by name of the party
+
+    def absent(self, *phases: str) -> dict[str, str]:
+        """Reasons of parties without an answer in some phases, by name."""
+        return {name: reason for phase in phases for name, reason in self.missing.get(phase, {}).items()}
 
     def with_result(self, name: str, result: Any) -> RunState:
         """The state with the result of a phase."""

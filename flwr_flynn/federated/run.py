@@ -222,8 +222,7 @@ class Run:
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
         if is_behind or (accepted and (batch.passed or not phase.is_counting)):
-            context = Context(self.options, self.counted, missing, names, ask.request)
-            self.state = phase.fold(self.state, batch, context)
+            self._fold(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
@@ -273,7 +272,13 @@ class Run:
         if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
             return
         request = self._request(phase)
-        self.state = phase.fold(self.state, Batch(request.start), Context(self.options, self.counted, request=request))
+        self._fold(phase, Batch(request.start), Context(self.options, self.counted, request=request))
+
+    def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
+        """Put the total of a phase into the state, and who gave no answer."""
+        missing = context.unanswered_by(batch.passed) if phase.audience == COUNTED else context.missing
+        state = phase.fold(self.state, batch, context)
+        self.state = replace(state, missing={**state.missing, phase.name: missing})
 
     def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
         bound = self.state.run_spec.bound

@@ -104,7 +104,7 @@ def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
     for order in ([frames, arrays], [arrays, frames]):
         with pytest.warns(UserWarning, match="^phase columns: no answer of array "):
             run = run_of(order, min_parties=1)
-        assert set(run.state.results["columns"].missing) == {"array"}
+        assert set(run.state.absent("columns")) == {"array"}
     given = {"classes": ("no", "yes"), "min_parties": 1, "fraction_evaluate": 0.0}
     with pytest.warns(UserWarning, match="^phase counts: no answer of frame "):
         run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
@@ -132,7 +132,7 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
     parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
     with pytest.warns(UserWarning, match="^phase columns: no answer of 2 "):
         run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
-    assert "'after'; 1 others" in run.state.results["columns"].missing["2"]
+    assert "'after'; 1 others" in run.state.absent("columns")["2"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_party_without_samples_changes_nothing_and_fails_at_nothing() -> None:
     assert runs[1].counted.missing == {}
     assert sha256(runs[0].model) == sha256(runs[1].model)
     selections = [run.state.results["selection"] for run in runs]
-    assert (selections[1].parties, selections[1].missing) == (5, {})
+    assert (selections[1].parties, runs[1].state.absent("selection")) == (5, {})
     assert selections[1].accuracies == selections[0].accuracies
     assert len({run.state.results["evaluation"].figures["accuracy"] for run in runs}) == 1
 

@@ -95,7 +95,7 @@ def test_the_members_are_the_choices_of_the_selection() -> None:
     run = made()
     selection, members = run.state.results["selection"], run.model.model_.members
     assert len(selection.candidates) == len(run.totals.parts) == 6
-    assert (selection.parties, selection.examples, selection.missing) == (4, 120, {})
+    assert (selection.parties, selection.examples, run.state.absent("selection")) == (4, 120, {})
     for choice, scoring, member in zip(selection.choices, selection.scorings, members, strict=True):
         assert (member.scoring, member.weight) == (scoring, choice.weight)
         assert replace(scoring, temperature=None) == candidate_scorings(member.counts)[choice.scoring]

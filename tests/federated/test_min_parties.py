@@ -37,12 +37,12 @@ def left_alone(steps: Exchange, phase: str) -> Run:
 def test_one_party_of_three_does_not_select_alone() -> None:
     run = left_alone(until("selection"), "selection")
     selection = run.state.results["selection"]
-    assert (selection.accuracies, selection.specs, selection.missing["party-0"]) == ((), (0,), REASON)
+    assert (selection.accuracies, selection.specs, run.state.absent("selection")["party-0"]) == ((), (0,), REASON)
 
 
 def test_one_party_of_three_does_not_decide_on_the_gram_matrix_alone() -> None:
     run = left_alone(until("gram", gram=16), "gram")
-    assert run.state.results["gram"].missing["party-0"] == REASON
+    assert run.state.absent("gram")["party-0"] == REASON
     assert run.model.model_.gram is None
 
 
@@ -50,7 +50,7 @@ def test_figures_of_one_party_of_three_are_none() -> None:
     steps = until("evaluation")
     run = left_alone(steps, "evaluation")
     evaluation = run.state.results["evaluation"]
-    assert (evaluation.figures, evaluation.missing["party-0"]) == (None, REASON)
+    assert (evaluation.figures, run.state.absent("evaluation")["party-0"]) == (None, REASON)
 
 
 def test_as_many_as_are_needed_decide() -> None:

@@ -131,11 +131,11 @@ def test_a_party_lost_after_the_counts_stays_counted_and_is_missing_later(leaves
     run = steps.run
     selection = run.state.results["selection"]
     assert run.counts.n_examples == 120
-    assert selection.missing == {"party-3": "not there to be asked" if leaves else "failed: gone"}
+    assert run.state.absent("selection") == {"party-3": "not there to be asked" if leaves else "failed: gone"}
     lost = dealt(LABELS, 4, "iid")[3]
     assert selection.examples == 120 - int(TRAINING[lost].sum())
     steps.step(DUE)
-    assert run.state.results["evaluation"].missing == {}
+    assert run.state.absent("evaluation") == {}
 
 
 def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggested_decay() -> None:
@@ -369,7 +369,7 @@ def test_two_that_stand_for_one_member_count_once() -> None:
     assert taken is not None
     assert list(taken.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
-    assert run.state.results["selection"].missing.keys() == {"a (node 56)"}
+    assert run.state.absent("selection").keys() == {"a (node 56)"}
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

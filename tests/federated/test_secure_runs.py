@@ -51,7 +51,7 @@ def test_a_party_lost_in_the_selection_stays_in_the_counts() -> None:
     clear = in_process(options_for(GRID), parts)
     assert run.totals.sha256 == clear.totals.sha256
     selection = run.state.results["selection"]
-    assert (selection.parties, list(selection.missing)) == (4, ["party-2"])
+    assert (selection.parties, list(run.state.absent("selection"))) == (4, ["party-2"])
     assert selection.examples == 120 - len(parts[2]["X"])
 
 
@@ -70,7 +70,7 @@ def test_a_sum_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
         assert all("refused: with its whole secure sum: " in each for each in run.counted.missing.values())
         return
     selection = run.state.results["selection"]
-    assert (selection.parties, selection.examples, len(selection.missing)) == (0, 0, 4)
+    assert (selection.parties, selection.examples, len(run.state.absent("selection"))) == (0, 0, 4)
     assert run.model.model_.members[0].spec == GRID[0]
 
 
@@ -207,7 +207,7 @@ def test_the_gram_matrix_of_any_bound_is_that_in_clear(bound: int) -> None:
 def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone() -> None:
     parts = shares(n=5)
     run = secretly(options_for(GRID[0], decay=0.5, gram=16), parts, lost("gram", "1"))
-    assert list(run.state.results["gram"].missing) == ["party-1"]
+    assert list(run.state.absent("gram")) == ["party-1"]
     (spec,) = specs = gram_specs(GRID[:1], 16)
     codes = [run.state.run_spec.codes(part["y"]) for part in parts]
     weights, others = class_weights(np.bincount(np.concatenate(codes))), [0, 2, 3, 4]
@@ -237,7 +237,7 @@ def odd(phase: str, place: int, value: int) -> Spoil:
 def test_a_gram_matrix_with_nonsense_in_it_is_refused_whole(how: str) -> None:
     spoil = {"one negative": odd("gram", 1, -BOUND), "too large": odd("gram", -1, 5 * BOUND)}
     run = secretly(options_for(GRID[0], gram=16), shares(), spoil[how])
-    reasons = run.state.results["gram"].missing
+    reasons = run.state.absent("gram")
     assert len(reasons) == 4
     assert all(reason.startswith("refused: with its whole secure sum: ") for reason in reasons.values())
     assert run.state.results["gram"].scoring is None
@@ -250,7 +250,7 @@ def test_a_gram_matrix_with_nonsense_in_it_is_refused_whole(how: str) -> None:
 
 def test_responses_that_so_many_samples_cannot_have_are_refused_whole() -> None:
     run = secretly(options_for(GRID[0], gram=16), shares(), odd("gram", -1, 14))  # the upper digit: 14 times the bound
-    (reason,) = set(run.state.results["gram"].missing.values())
+    (reason,) = set(run.state.absent("gram").values())
     assert "Gram matrix" in reason
     assert run.model.model_.gram is None
 

@@ -259,7 +259,7 @@ def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
         _, evaluation = network.run(strategy)
     assert [model.counts_ == strategy.counts for model in received] == [True] * 3
     result = strategy.run.state.results["evaluation"]
-    assert (strategy.evaluation, result.missing, evaluation) == (None, {}, {})
+    assert (strategy.evaluation, strategy.run.state.absent("evaluation"), evaluation) == (None, {}, {})
     reason = "failed with OSError: No space left on device"
     assert result.unkept == ({f"party-{i}": reason for i in range(3)} if fails else {})
     assert (reason in caplog.text) == fails

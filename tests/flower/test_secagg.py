@@ -160,7 +160,7 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
     assert strategy.counts == total(0, 1, 2, 3)
     assert strategy.selection.parties == 0
     aside = "set aside: the secure sum of its round failed"
-    assert strategy.selection.missing == {
+    assert strategy.run.state.absent("selection") == {
         "site 0": "failed: gone", "site 1": "failed: gone", "site 2": aside, "site 3": aside,
     }  # fmt: skip
 
@@ -522,7 +522,7 @@ def test_rounds_behind_a_sum_that_a_party_dropped_out_of_open_for_the_others(tmp
     strategy, _ = rounds_of(2, folder=tmp_path / "one")
     assert len(strategy.parties) == 4
     for number in (1, 2):
-        assert strategy.run.state.results[f"noisy refinement {number}"].missing == {}
+        assert strategy.run.state.absent(f"noisy refinement {number}") == {}
     # No sum opens with fewer than share the noise, of parties that were late either; then nothing is spent.
     strategy, wire = rounds_of(2, 3, folder=tmp_path / "two")
     assert strategy.parties == []

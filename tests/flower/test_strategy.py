@@ -243,7 +243,7 @@ def test_a_statistic_that_is_none_costs_its_sender_alone(joined: Any) -> None:
     res = eval_res(None, 3, **{STATISTIC: joined})
     tried(strategy, [(Proxy("1"), eval_res(GOOD)), (Proxy("2"), res)], asked="3")
     assert strategy.evaluation["examples"] == 10
-    missing = strategy.run.state.results["evaluation"].missing
+    missing = strategy.run.state.absent("evaluation")
     assert missing.keys() == {"node 2", "node 3"}
     assert missing["node 2"].startswith("refused: ")
 

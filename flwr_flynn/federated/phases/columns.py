@@ -163,7 +163,6 @@ class Columns:
     """The result of the phase."""
 
     histograms: ColumnHistograms
-    missing: dict[str, str]  # reasons of parties without an answer, by name
     fallback_reason: str  # the reason why the columns are not scaled, or ""
 
 
@@ -184,7 +183,7 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     """The state with the specs that follow from the histograms."""
     specs, trouble = derive_specs(plan_of(state, context), batch.total)
     state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
-    return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
+    return state.with_result(COLUMNS.name, Columns(batch.total, trouble))
 
 
 def _is_planned(options: RunOptions) -> bool:

@@ -316,13 +316,11 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     }
     summed = state.results.get(SECURE_EVALUATION.name)
     found = _figures(batch, context) if summed is None else summed.figures
-    missing = dict(context.missing) if summed is None else {**summed.missing, **context.missing}
-    return state.with_result("evaluation", Evaluation(found, missing, unkept))
+    return state.with_result("evaluation", Evaluation(found, unkept))
 
 
 def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    found = Evaluation(_figures(batch, context), dict(context.missing), {})
-    return state.with_result(SECURE_EVALUATION.name, found)
+    return state.with_result(SECURE_EVALUATION.name, Evaluation(_figures(batch, context), {}))
 
 
 EVALUATION = Phase(

@@ -160,12 +160,11 @@ def _n_rows(run: RunSpec) -> int:
 
 @dataclass(frozen=True)
 class GramResult:
-    """The scores from the Gram matrix, its size, and the parties missing from it."""
+    """The scores from the Gram matrix, and its size."""
 
     scoring: GramScoring | None  # None where no party with samples replied, or sums lack a class
     n_rows: int
     n_examples: int  # fewer than are counted where small classes stay at home
-    missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
 def _ask(state: RunState, context: Context) -> GramRequest:
@@ -181,8 +180,7 @@ def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunSt
     if not state.results["counts"].parts[0].n_per_class[is_empty].any():
         # Else the scores would speak against a class that they never saw.
         scoring = batch.total.scoring(request.run.specs, request.weights)
-    result = GramResult(scoring, request.n_rows, request.load(batch.total), context.unanswered_by(batch.passed))
-    return state.with_result(GRAM.name, result)
+    return state.with_result(GRAM.name, GramResult(scoring, request.n_rows, request.load(batch.total)))
 
 
 # They depend on candidates that are not selected, too, which are not saved.

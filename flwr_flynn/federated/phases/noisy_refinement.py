@@ -130,11 +130,10 @@ def _ask(state: RunState, context: Context, number: int) -> NoisyRefinementReque
 def _fold(state: RunState, batch: Batch[Any], context: Context, number: int) -> RunState:
     descent = _descent(state, number)
     if number > 1:
-        before: Refined = state.results[_name(number - 1)]
-        state = state.with_result(_name(number - 1), Refined(None, before.missing))
+        state = state.with_result(_name(number - 1), Refined(None))
     if batch.passed:
         descent = descent.advance(batch.total)
-    return state.with_result(_name(number), Refined(descent, context.unanswered_by(batch.passed)))
+    return state.with_result(_name(number), Refined(descent))
 
 
 def _name(number: int) -> str:

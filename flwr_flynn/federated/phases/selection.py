@@ -119,7 +119,6 @@ class Selection:
     accuracies: tuple[tuple[float, ...], ...]  # leave-one-out, balanced; () where no party with samples replied
     examples: int  # samples that the accuracies are about
     parties: int  # that replied
-    missing: dict[str, str]  # reasons of counted parties without an answer, by name
 
     @property
     def specs(self) -> tuple[int, ...]:
@@ -146,12 +145,7 @@ def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Cand
 
 
 def select(
-    candidates: Candidates,
-    total: Tables | None,
-    parties: int,
-    missing: dict[str, str],
-    max_members: int,
-    before: Sequence[ModelMember] = (),
+    candidates: Candidates, total: Tables | None, parties: int, max_members: int, before: Sequence[ModelMember] = ()
 ) -> Selection:
     """The best candidates by the sum of the replies.
 
@@ -170,7 +164,7 @@ def select(
         found = [best_temperature(losses[choice.spec][choice.scoring]) for choice in choices]
         scorings = [replace(scoring, temperature=each) for scoring, each in zip(scorings, found, strict=True)]
         accuracies = tuple(tuple(mean_recall(row, n_per_class) for row in table) for table in correct)
-    return Selection(tuple(choices), tuple(scorings), candidates, accuracies, int(n_per_class.sum()), parties, missing)
+    return Selection(tuple(choices), tuple(scorings), candidates, accuracies, int(n_per_class.sum()), parties)
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
@@ -192,10 +186,9 @@ def _request(state: RunState, context: Context) -> SelectionRequest:
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    candidates, missing = context.request.candidates, context.unanswered_by(batch.passed)
-    options, n_parties = context.options, len(batch.passed)
+    options, n_parties, candidates = context.options, len(batch.passed), context.request.candidates
     before = members_of(state, options) if options.has_members else ()
-    selection = select(candidates, batch.total, n_parties, missing, options.max_members, before)
+    selection = select(candidates, batch.total, n_parties, options.max_members, before)
     return state.with_result("selection", selection)
 
 

@@ -94,7 +94,6 @@ class LearnedSchema:
     """The result of the phase."""
 
     left_out: dict[str, str]  # reasons of columns that are not in the schema, by name
-    missing: dict[str, str]  # reasons of parties without an answer, by name
     held: dict[str, frozenset[str]]  # forms of names of columns that a party has for half of its rows, by cid
 
 
@@ -124,7 +123,7 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         # Numbers without names and gaps are hashed as they stand.
         names = schema if schema.is_named or not schema.is_plain else None
         run = replace(run, specs=options.counted_specs(specs), feature_names=names)
-    result = LearnedSchema(left_out, dict(context.missing), batch.parts)
+    result = LearnedSchema(left_out, batch.parts)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 

@@ -57,7 +57,7 @@ def test_histograms_of_any_split_give_the_pooled_specs(driver: str, how: str) ->
     run = DRIVERS[driver](options_for(AUTO, decay=0.5), shares(how))
     result = run.state.results["columns"]
     assert result.histograms == histograms(TRAINING)
-    assert (result.missing, result.fallback_reason) == ({}, "")
+    assert (run.state.absent("columns"), result.fallback_reason) == ({}, "")
     assert run.state.run_spec.specs == AUTO.specs(result.histograms)
 
 
@@ -177,7 +177,7 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are() -> Non
     steps.step(TRAIN, spoil=lambda reply: replace(reply, tensors=[b"junk"]))
     result = steps.run.state.results["columns"]
     assert result.fallback_reason == "no party sent the histograms of any sample"
-    assert result.missing.keys() == {f"party-{i}" for i in range(4)}
+    assert steps.run.state.absent("columns").keys() == {f"party-{i}" for i in range(4)}
     assert steps.run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
 
 
@@ -265,8 +265,8 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     taken = steps.step(TRAIN, spoil=lambda reply: spoil(reply) if reply.cid == "3" else reply)
     assert taken is not None
     result = steps.run.state.results["columns"]
-    assert list(taken.missing) == list(result.missing) == ["party-3"]
-    assert f"refused: {field}: expected " in result.missing["party-3"]
+    assert list(taken.missing) == list(steps.run.state.absent("columns")) == ["party-3"]
+    assert f"refused: {field}: expected " in taken.missing["party-3"]
     silent = exchange(AUTO, floor=5, max_examples_per_party=50)
     silent.step(TRAIN, failures={"3": "failed"})
     assert result.histograms == silent.run.state.results["columns"].histograms

@@ -240,7 +240,7 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     taken = steps.step(EVALUATE, spoil=lambda reply: HOSTILE[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
     evaluation = steps.run.state.results["evaluation"]
-    assert list(taken.missing) == list(evaluation.missing) == ["party-3"]
+    assert list(taken.missing) == list(steps.run.state.absent("evaluation")) == ["party-3"]
     assert evaluation.figures["examples"] == 30 - len(shares()[3]["y_test"])
     assert (steps.run.counts.sha256(), steps.run.model.model_.member.scoring.decay) == before
 
@@ -262,7 +262,7 @@ def test_confusion_matrices_are_added_up() -> None:
     assert figures["confusion"] == total.tolist()
     assert figures["worst_party"] == {"name": "party-1", "accuracy": 0.5, "examples": 2}
     assert figures["best_party"] == {"name": "party-0", "accuracy": 0.9, "examples": 10}
-    assert steps.run.state.results["evaluation"].missing == {}
+    assert steps.run.state.absent("evaluation") == {}
 
 
 def test_an_evaluation_without_samples_reports_nothing() -> None:
@@ -270,7 +270,7 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     steps.step(TRAIN)
     steps.step(EVALUATE, spoil=lambda reply: replace(reply, tensors=[], n_examples=0))
     evaluation = steps.run.state.results["evaluation"]
-    assert (evaluation.figures, evaluation.missing) == (None, {})
+    assert (evaluation.figures, steps.run.state.absent("evaluation")) == (None, {})
     tables = np.array(GOOD), np.array(GOOD), np.zeros((1, 1), np.int64)
     right = int(np.trace(tables[0]))
     assert evaluated(Tables(tables), {"a": Result(right, right, int(tables[0].sum()))}) is not None
@@ -296,7 +296,7 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     )
     evaluation = steps.run.state.results["evaluation"]
     assert evaluation.unkept == {"party-0": "disk full", "party-1": "no reason given"}
-    assert evaluation.missing == {}
+    assert steps.run.state.absent("evaluation") == {}
 
 
 # ---- the parties' class prior

@@ -149,7 +149,7 @@ def test_a_party_lost_in_the_exchange_is_missing_from_that_alone(how: str) -> No
     steps.step(DUE, "012" if how == "gone" else None, {"3": "failed: no"} if how == "failed" else None)
     steps.lost = set()
     run = steps.rounds(1)
-    assert run.state.results["gram"].missing == {"party-3": reasons[how]}
+    assert run.state.absent("gram") == {"party-3": reasons[how]}
     assert (run.counted.missing, run.counts.n_examples) == ({}, 240)
     some, weights = np.arange(240) % 4 != 3, class_weights(SIZES)  # of all that are counted
     expected = GramMatrix.from_data(OWN, weights, X[some], Y[some]).scoring(OWN, weights)
@@ -165,7 +165,7 @@ def test_where_nobody_answers_there_is_no_gram_matrix() -> None:
     steps.step(DUE, failures=dict.fromkeys("0123", "failed: gone"))
     run = steps.rounds(1)
     assert scoring_of(run) is None
-    assert list(run.state.results["gram"].missing) == [f"party-{i}" for i in range(4)]
+    assert list(run.state.absent("gram")) == [f"party-{i}" for i in range(4)]
     assert digest(run) == digest(PLAIN)
 
 
@@ -175,7 +175,7 @@ def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
     steps.step(DUE, failures={"1": "failed: no"})
     run = steps.rounds(1)
     assert scoring_of(run) is None
-    assert run.state.results["gram"].missing == {"party-1": "failed: no"}
+    assert run.state.absent("gram") == {"party-1": "failed: no"}
     assert digest(run) == digest(PLAIN)
     # A class without samples anywhere is in no one's way.
     fewer = [{**part, "X": part["X"][keep], "y": part["y"][keep]} for part in parts() for keep in [part["y"] != "ash"]]
@@ -186,7 +186,7 @@ def test_parties_without_samples_have_no_gram_matrix() -> None:
     empty = [{**part, "X": part["X"][:0], "y": part["y"][:0]} for part in parts()[:2]]
     run = in_process(options(SPEC, decay=0.5), empty)
     assert run.state.results["gram"].scoring is None
-    assert not run.state.results["gram"].missing
+    assert not run.state.absent("gram")
 
 
 # ---- hostile replies
@@ -263,7 +263,7 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     taken = steps.step(DUE, spoil=lambda reply: SUMS[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
     assert taken.phase is GRAM
-    assert list(taken.missing) == list(steps.run.state.results["gram"].missing) == ["party-3"]
+    assert list(taken.missing) == list(steps.run.state.absent("gram")) == ["party-3"]
     assert "unreadable" not in taken.missing["party-3"]
     assert digest(steps.rounds()) == without_one()
 
@@ -425,7 +425,7 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     steps = counted()
     steps.parties["3"].options = PartyOptions(name="party-3", min_examples=1)
     steps.step(DUE)
-    missing = steps.run.state.results["gram"].missing
+    missing = steps.run.state.absent("gram")
     assert list(missing) == ["party-3"]
     assert "node-config gram" in missing["party-3"]
     assert digest(steps.rounds()) == without_one()
@@ -533,7 +533,7 @@ def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
     parties["3"] = party_of(X[kept], LABELS[kept], X[:9], LABELS[:9], name="party-3", min_examples=8)
     steps = Exchange(Run(RunOptions(**options(SPEC, decay=0.5))), parties)
     run = steps.rounds()
-    assert not run.state.results["gram"].missing
+    assert not run.state.absent("gram")
     others = np.concatenate([np.flatnonzero(np.arange(240) % 4 != 3), kept[15:]])
     assert run.state.results["gram"].n_examples == len(others) == run.counts.n_examples - 15
     weights = class_weights(SIZES - np.array([(Y[rows] == 0).sum() - 15, 0, 0]))

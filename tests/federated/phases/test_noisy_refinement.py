@@ -246,7 +246,7 @@ def test_a_secure_round_of_too_few_parties_is_set_aside_alone(tmp_path):
     run, _ = shared(tmp_path, lost)
     assert run.due is None
     assert run.model.model_.refined is not None
-    assert [len(run.state.results[f"noisy refinement {k}"].missing) for k in (1, 2, 3)] == [0, 3, 0]
+    assert [len(run.state.absent(f"noisy refinement {k}")) for k in (1, 2, 3)] == [0, 3, 0]
 
 
 def test_a_share_is_drawn_anew_and_only_once_for_each_release_of_counts(tmp_path):

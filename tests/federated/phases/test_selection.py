@@ -65,7 +65,7 @@ def test_the_selection_of_any_split_is_the_pooled_one(how: str, spec: Any) -> No
     assert run.model.model_.members == pooled
     assert run.counts == pooled[0].counts
     assert selection.accuracy == max(map(max, selection.accuracies))
-    assert (selection.parties, selection.examples, selection.missing) == (4, 120, {})
+    assert (selection.parties, selection.examples, run.state.absent("selection")) == (4, 120, {})
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     taken = steps.step(DUE, spoil=lambda reply: HOSTILE[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
     selection = steps.run.state.results["selection"]
-    assert list(taken.missing) == list(selection.missing) == ["party-3"]
+    assert list(taken.missing) == list(steps.run.state.absent("selection")) == ["party-3"]
     assert selection.parties == 3
     assert selection.examples == 120 - len(shares()[3]["y"])
     assert steps.run.totals == before
     silent = exchange(GRID)
     silent.step(TRAIN)
     silent.step(DUE, failures={"3": "failed"})
-    assert replace(selection, missing={}) == replace(silent.run.state.results["selection"], missing={})
+    assert selection == silent.run.state.results["selection"]
 
 
 def test_replies_count_once_and_strangers_do_not() -> None:
@@ -171,12 +171,12 @@ def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
 
 
 def test_without_replies_it_is_the_first_candidate() -> None:
-    selection = select(REQUEST.candidates, None, 0, {"a": "no reply"}, 4)
+    selection = select(REQUEST.candidates, None, 0, 4)
     assert selection.choices == (Choice(0, 0, 1.0),)
     assert selection.scorings == REQUEST.candidates[0][:1]
     assert (selection.accuracies, selection.accuracy, selection.examples) == ((), None, 0)
     nothing = statistic_of(REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0)))
-    assert select(REQUEST.candidates, nothing, 1, {}, 4).accuracies == ()
+    assert select(REQUEST.candidates, nothing, 1, 4).accuracies == ()
 
 
 def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
@@ -184,12 +184,12 @@ def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
     totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X[two], Y[two], 3) for spec in GRID))
     request = SelectionRequest(RUN, totals, candidates_for(totals, "balanced", "auto"))
     found = statistic_of(request, party_of(X[two], LABELS[two]), Member("", "1", sizes=(50, 50, 0)))
-    assert select(request.candidates, found, 1, {}, 1).accuracy == 1.0
+    assert select(request.candidates, found, 1, 1).accuracy == 1.0
 
 
 def test_what_json_gets_holds_every_candidate() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
-    selection: Selection = select(REQUEST.candidates, found, 1, {}, 2)
+    selection: Selection = select(REQUEST.candidates, found, 1, 2)
     values = selection.to_dict()
     assert values["scorings"] == [[each.rule, each.decay, each.temperature] for each in selection.scorings]
     assert values["choices"] == [[each.spec, each.scoring, each.weight] for each in selection.choices]
