@@ -113,6 +113,10 @@ COMMON = ("hash_nnz", "n_classes", "neighbours", "records_per_person")
 class Mechanism(ABC):
     """Base class of the mechanisms. Immutable by convention; mechanisms of equal descriptions are equal.
 
+    Mechanisms that have them set `delta`, the probability with which the guarantee may fail; `n_honest`, parties that
+    share the noise of one in a secure sum; and `n_rounds`, noisy gradients that follow the counts, under the same
+    guarantee.
+
     Parameters
     ----------
     epsilon : float
@@ -124,9 +128,6 @@ class Mechanism(ABC):
         Data sets that must be hard to distinguish: with or without one record, or with one record replaced.
     records_per_person : int, default=1
         Most records of one person; the guarantee covers them together.
-    delta, n_honest, n_rounds
-        Of mechanisms that have them: the probability with which the guarantee may fail; parties that share the noise of
-        one, in a secure sum; noisy gradients that follow the counts, under the same guarantee.
     """
 
     kind: ClassVar[str]
@@ -134,6 +135,9 @@ class Mechanism(ABC):
     optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
     selects: bool = False  # True: a release has some of the entries only
     sampler: Sampler = OpenDPNoise()
+    delta: float = 0.0
+    n_honest: int | None = None
+    n_rounds: int = 0
 
     def __init__(
         self,
@@ -143,16 +147,12 @@ class Mechanism(ABC):
         n_classes: int,
         neighbours: str = "add-remove",
         records_per_person: int = 1,
-        delta: float = 0.0,
-        n_honest: int | None = None,
-        n_rounds: int = 0,
     ) -> None:
         self.target_epsilon = number("epsilon", epsilon, least=_LEAST_EPSILON, most=100.0)
         self.hash_nnz = integer("hash_nnz", hash_nnz, most=LARGEST_SIZE)
         self.n_classes = integer("n_classes", n_classes, most=LARGEST_SIZE)
         self.neighbours = one_of("neighbours", neighbours, NEIGHBOURS)
         self.records_per_person = integer("records_per_person", records_per_person, most=10**6)
-        self.delta, self.n_honest, self.n_rounds = delta, n_honest, n_rounds
 
     @classmethod
     def for_spec(cls, spec: HashSpec, n_classes: int, epsilon: float, **parameters: Any) -> Mechanism:
@@ -289,9 +289,9 @@ class SimulatedRelease(Mechanism):
     def __init__(self, mechanism: Mechanism, seed: int) -> None:
         if not isinstance(mechanism, Mechanism) or isinstance(mechanism, SimulatedRelease):
             raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
-        common = {name: getattr(mechanism, name) for name in (*COMMON, "n_honest", "n_rounds")}
-        super().__init__(mechanism.target_epsilon, **common)
+        super().__init__(mechanism.target_epsilon, **{name: getattr(mechanism, name) for name in COMMON})
         self.target_epsilon, self.selects = math.inf, mechanism.selects
+        self.n_honest, self.n_rounds = mechanism.n_honest, mechanism.n_rounds
         self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
         self.sampler = SeededNoise(self.seed)
 

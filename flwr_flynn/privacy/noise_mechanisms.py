@@ -34,9 +34,9 @@ class Gaussian(Mechanism):
         """Sigma of one party's noise on each count."""
 
     def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
-        delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        n_honest = None if n_honest is None else integer("n_honest", n_honest, most=MOST_HONEST)
-        super().__init__(epsilon, delta=delta, n_honest=n_honest, **common)
+        super().__init__(epsilon, **common)
+        self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
+        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=MOST_HONEST)
 
     @property
     def noise_sd(self) -> float:
@@ -145,8 +145,8 @@ class GaussianRounds(Gaussian):
     def __init__(
         self, epsilon: float, delta: float, n_rounds: int, *, n_honest: int | None = None, **common: Any
     ) -> None:
-        n_rounds = integer("n_rounds", n_rounds, most=MOST_ROUNDS)
-        super().__init__(epsilon, delta, n_honest=n_honest, n_rounds=n_rounds, **common)
+        super().__init__(epsilon, delta, n_honest=n_honest, **common)
+        self.n_rounds = integer("n_rounds", n_rounds, most=MOST_ROUNDS)
         integer("n_classes", self.n_classes, least=2)  # the gradient of one class is 0
 
     @property

@@ -243,6 +243,38 @@ def empty(content: RecordDict, kind: str) -> RecordDict:
     return RecordDict()
 
 
+def lost_once() -> Spoil:
+    """Loses the first reply of a party."""
+    replies: list[str] = []
+
+    def spoil(content: RecordDict, kind: str) -> RecordDict:
+        replies.append(kind)
+        return RecordDict() if len(replies) == 1 else content
+
+    return spoil
+
+
+PLAIN: dict[str, Any] = {"min_parties": 2, "scaling": "none"}  # the counting is first
+
+
+def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(run: Runner) -> None:
+    whole = run(**PLAIN)
+    report = run(spoil=lost_once(), **PLAIN)
+    assert (report["missing"], report["evaluation_missing"]) == ({}, {})
+    assert report["selection"] == whole["selection"]
+    assert (report["evaluation"], report["sha256"]) == (whole["evaluation"], whole["sha256"])
+    assert not (run.out / "federation.unfinished.npz").exists()
+
+
+def test_a_run_that_ends_before_its_last_phase_can_be_resumed(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(**PLAIN)
+    with monkeypatch.context() as patch:
+        patch.setattr(server_app, "rounds_of", lambda phases: 0)
+        assert run(spoil=lost_once(), **PLAIN)["selection"] is None
+    assert (run.out / "federation.unfinished.npz").exists()
+    assert run(action="resume", federation=str(run.out / "federation.npz"))["sha256"] == whole["sha256"]
+
+
 @pytest.mark.parametrize(
     ("spoil", "error"), [(empty, "KeyError"), (status_77, "ValueError"), (list_valued, "TypeError")]
 )

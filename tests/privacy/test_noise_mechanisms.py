@@ -554,3 +554,18 @@ def test_audit_of_the_messages_that_leave_a_party(mechanism):
     promised = mechanism.epsilon(mechanism.delta)
     print(f"messages of {mechanism!r}: at least {shown:.3f} of {promised:.3f}")
     assert 0.6 * promised <= shown <= promised
+
+
+@pytest.mark.parametrize(
+    ("made", "foreign"),
+    [
+        (GaussianCounts, {"delta": 1e-5, "n_rounds": 5}),
+        (LaplaceCounts, {"n_honest": 5}),
+        (LaplaceCounts, {"delta": 0.3}),
+    ],
+    ids=str,
+)
+def test_a_mechanism_takes_no_parameter_of_another(made, foreign):
+    """A guarantee about rounds or parties that its noise is not made for would be false."""
+    with pytest.raises(TypeError):
+        made(1.0, hash_nnz=16, n_classes=3, **foreign)
