@@ -90,7 +90,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "KEY=VALUE",
         "help": "a run setting, or PARTY:KEY=VALUE for a node setting of one party; may be repeated",
     },
-    "--out": {"help": "where the results are written"},
+    "--out": {"help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"},
     "--threshold": {
         "type": _share,
         "default": None,

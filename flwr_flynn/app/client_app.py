@@ -228,9 +228,9 @@ _FILES = ("data-path", "previous-path", "model-path", "member-path", "record-pat
 
 def _own_file(key: str, node: Mapping[str, Any]) -> Path:
     """The path of a file that the party writes; an error if it cannot, or if it is another one of the party's files."""
-    names = {other: str(node.get(other, "")) for other in _FILES}
+    names = {other: str(node.get(other, "")).strip() for other in _FILES}
     names[_PAGE] = str(Path(names["record-path"]).with_suffix(".html")) if names["record-path"] else ""
-    state, same, field = str(node.get("state-path", "")), "", f"node-config {key.rpartition(' ')[2]}"
+    state, same, field = str(node.get("state-path", "")).strip(), "", f"node-config {key.rpartition(' ')[2]}"
     try:
         files = {other: Path(name).expanduser().absolute() for other, name in names.items() if name}
         path = files.pop(key)
@@ -250,7 +250,7 @@ def _own_file(key: str, node: Mapping[str, Any]) -> Path:
 
 def _membership(node: Mapping[str, Any]) -> str:
     """The proof of membership that follows from the secret in the party's own file; "" without one."""
-    if not node.get("member-path"):
+    if not str(node.get("member-path", "")).strip():
         return ""
     path = _own_file("member-path", node)
     if not path.exists():
@@ -265,7 +265,7 @@ def _membership(node: Mapping[str, Any]) -> str:
 
 def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None:
     """A function that writes the party's copy of the model; a bad path is refused before the counting."""
-    if not node.get("model-path"):
+    if not str(node.get("model-path", "")).strip():
         return None
     path = _own_file("model-path", node)
 

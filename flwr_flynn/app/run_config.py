@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, entries, floats, setting, whole_numbers
 from flwr_flynn.errors import SpecError
@@ -214,6 +214,16 @@ class RunConfig(
     """The settings of one `flwr run`, with the rules between them and the values that follow from them."""
 
     source = "run-config"
+    gone: ClassVar[Mapping[str, str]] = {
+        "align": "sites standardise their columns themselves",
+        "hash-nnz": "it follows from hash-dim",
+        "max-members": 'effort = "quick" is one hash',
+        "preset": 'scaling = "none", rule = "novelty" and decay = "0.5" are the paper\'s model',
+        "record-sites": "deployed parties have the node setting record-path",
+        "relearn": "train into another federation",
+        "rounds": "a run takes as many as it needs",
+        "row-nnz": "it follows from n-features",
+    }
 
     def __post_init__(self) -> None:
         if self.honest_parties:

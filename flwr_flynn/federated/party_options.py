@@ -48,7 +48,7 @@ class PartyOptions:
         Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. Classes of which one
         of its two folds has fewer than `min_examples` samples stay out of it. In a secure sum it needs no consent.
     class_prior : bool, default=True
-        Give the party's copy of the model its own class frequencies, see `model.model`. Not with a budget.
+        Give the party's copy of the model its own class frequencies, see `own_prior`. Not with a budget.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent before.
     previous : Samples or callable, optional

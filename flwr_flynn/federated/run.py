@@ -86,12 +86,6 @@ class Run:
         return rounds_of(self.phases)
 
     @property
-    def rounds_to_count(self) -> int:
-        """Rounds until the counting is done; 1 at least."""
-        counting = self.counting
-        return 1 if counting is None else rounds_of(self.phases[: self.phases.index(counting) + 1])
-
-    @property
     def counting(self) -> Phase | None:
         """The phase "counts"; None in a run that only distributes a model."""
         return next((phase for phase in self.phases if phase.is_counting), None)

@@ -276,12 +276,12 @@ class _BatchedGrid:
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.train()`: a party's counts, or the histograms of its columns."""
+    """Answer a message to `@app.train()`: a party's statistic for the phase that asks, such as its counts."""
     return _answer(message, party, TRAIN)
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.evaluate()`: receive and evaluate the model, or participate in the selection."""
+    """Answer a message to `@app.evaluate()`: receive the model, and evaluate it."""
     return _answer(message, party, EVALUATE)
 
 

@@ -83,7 +83,7 @@ class FlyNNClassifier(FittedEstimator):
     ignore, keep : sequence of str, default=()
         Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
     class_weight : dict, "balanced" or None, default=None
-        None: classes are as frequent as among the counted samples, see `model.model`. A dict has factors of these
+        None: classes are as frequent as among the counted samples, see `Model`. A dict has factors of these
         frequencies by label, as in scikit-learn. "balanced", and None with rule "novelty": all are equally frequent.
 
     Attributes

@@ -98,7 +98,7 @@ class GramScoring:
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
         facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist()]
-        sha256 = hashlib.sha256(b"flynn gram 2 " + json.dumps(facts).encode())
+        sha256 = hashlib.sha256(b"flynn gram 3 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()
 

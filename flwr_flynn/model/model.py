@@ -123,7 +123,7 @@ class Model:
         Weights of the active bits, see `model.noisy_rounds`, which decide in the place of the scoring in a model of one
         member. Kept read-only.
     prior : (L,) array-like of float, optional
-        Logarithms of class frequencies, from -1000 to 0, see `model.model`. Kept read-only. None: all classes are
+        Logarithms of class frequencies, from -1000 to 0, see `own_prior`. Kept read-only. None: all classes are
         equally frequent.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
@@ -288,11 +288,7 @@ class Model:
 
 def counts_sha256(members: Sequence[ModelMember]) -> str:
     """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
-    return _joined([member.counts.sha256() for member in members])
-
-
-def _joined(digests: Sequence[str]) -> str:
-    """The only one of some SHA-256, or that over all of them."""
+    digests = [member.counts.sha256() for member in members]
     return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
 
 

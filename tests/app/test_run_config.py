@@ -345,3 +345,9 @@ def test_nodes_that_are_taken() -> None:
     more = {"neighbours": "replace-one", "records-per-person": 2, "secure": True}
     expected = Policy(1.0, 0.0, neighbours="replace-one", records_per_person=2, secure_sum=True)
     assert NodeConfig.parse(PRIVATE_NODE | more).policy() == expected
+
+
+@pytest.mark.parametrize("key", RunConfig.gone)
+def test_a_setting_of_an_earlier_version_is_refused_and_never_ignored(key: str) -> None:
+    with raises(ConfigError, field=f"run-config {key}"):
+        RunConfig.parse({key: 0})

@@ -19,6 +19,7 @@ from flwr_flynn.app.client_app import deployed_client
 from flwr_flynn.app.data.private_file import PrivateFile
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.compression import unpack
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -91,7 +92,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     client = FlyNNClient(*points(5), X_test=X, y_test=y, name="Basel", on_model=received.append)
     loss, n_examples, metrics = client.evaluate(ARRAYS, EVALUATE)
     matrix, own, *_ = codec.read_tensors(codec.split(metrics[STATISTIC]))
-    assert own.sum() == 30
+    assert unpack(own, matrix.shape, 30).sum() == 30
     assert (n_examples, matrix.sum(), received[0].counts_) == (30, 30, TOTAL)
     assert metrics["accuracy"] == np.trace(matrix) / 30
     assert loss == 1 - metrics["accuracy"]

@@ -210,15 +210,18 @@ def as_csv(report: Report) -> str:
     return stream.getvalue()
 
 
+_NAMES = ("name", "label", "level", "threshold", "predicted")
+"""Keys of what a row is about."""
+
+
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
     """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
     is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and path[-1:] not in [(key,) for key in _NAMES]:
         yield path, [value]
     elif is_point and value:
         yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
     elif isinstance(value, dict | list):
-        keys = ("name", "label", "level", "threshold", "predicted")
         for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-            names = [each[key] for key in keys if key in each] if isinstance(value, list) else [name]
+            names = [each[key] for key in _NAMES if key in each] if isinstance(value, list) else [name]
             yield from _leaves(each, (*path, *map(str, names[:1])))

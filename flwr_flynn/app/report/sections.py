@@ -139,10 +139,19 @@ def skew(report: Report) -> Section:
     if not sizes:
         return Section("Classes by party", [])
     pooled = [sum(column) for column in zip(*sizes.values(), strict=True)]
-    rows = [(name, row[:MOST_CLASSES]) for name, row in [("all parties", pooled), *sizes.items()]]
+
+    def likeness(party: str) -> float:
+        pairs = zip(sizes[party], pooled, strict=True)
+        return float(sum(min(n / sum(sizes[party]), m / sum(pooled)) for n, m in pairs))
+
+    rows = [("all parties", pooled), *((name, sizes[name]) for name in sorted(sizes, key=likeness))]
+    rows = [(name, row[:MOST_CLASSES]) for name, row in rows]
     first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:MOST_ROWS], names[:MOST_CLASSES]
     parts = [
-        sentence("Samples of each class at each party. The stronger the colour, the more samples, by row."),
+        sentence(
+            "Samples of each class at each party, first the party whose mix is furthest from that of all. The stronger "
+            "the colour, the more samples, by row."
+        ),
         shades("Training samples by party and class", "party", head, first),
         more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
         left_out(len(rows), "parties"),
@@ -266,15 +275,22 @@ def privacy(report: Report) -> Section:
             facts.append(("  not covered", "the confusion matrices behind the figures above"))
         return Section("Privacy", facts, [*map(sentence, said)])
     if report["settings"].get("secure") is True:
-        first = "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone."
+        first = (
+            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, and "
+            "another one can break the masks."
+        )
     else:
         first = "There is no privacy guarantee: exact figures left the parties without noise, for the server to see."
     said = [
         first,
         "Counts of few samples say much about them: who is alone in a class discloses the hash of the sample. A sum of "
         "hashes is not anonymous: whoever has the model can test whether a given sample fits it.",
-        "The setting epsilon adds noise, with a guarantee.",
     ]
+    if report["columns"]:
+        said.append("Histograms of the columns disclose every k-th value of each column, by class; k is min-examples.")
+    if report["gram"]:
+        said.append("The Gram matrix of few samples discloses as much as the samples themselves.")
+    said.append("The setting epsilon adds noise, with a guarantee.")
     return Section("Privacy", [], [*map(sentence, said)])
 
 

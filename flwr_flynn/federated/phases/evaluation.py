@@ -5,7 +5,7 @@ An answer has the confusion matrix, histograms of the predicted probabilities, a
 not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
 few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
 
-A party may keep the model with its own class frequencies in the place of those of all, see `model.model`. Its
+A party may keep the model with its own class frequencies in the place of those of all, see `own_prior`. Its
 answer has a second confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these
 depends on the split.
 
@@ -167,8 +167,11 @@ class EvaluationRequest(RunRequest[Tables]):
         return subgroup_names(self.run.feature_names, self.group)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        shape, names = (self.run.n_classes,) * 2, ("confusion matrix", "own confusion matrix")
-        matrices = [Field(name, shape, sizes.total, PLAIN) for name in names]
+        shape = (self.run.n_classes,) * 2  # the second is packed: zeros are next to nothing
+        matrices = [
+            Field("confusion matrix", shape, sizes.total, PLAIN),
+            Field("own confusion matrix", shape, sizes.total),
+        ]
         return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
