@@ -28,9 +28,7 @@ NATURAL = "natural-id"
 PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
 """Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a column other than the label."""
 
-_FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
-"""Arguments of partitioners that other settings determine."""
-
+_FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})  # arguments of partitioners that other settings determine
 _MAX_PARTIES = 10**6  # of a simulation
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
