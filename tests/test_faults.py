@@ -144,7 +144,8 @@ strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=3, mi
 Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
 strategy.model.save(sys.argv[1])
 loaded = datasets.load_dataset(sys.argv[2])
-print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest(), loaded.X.tolist(), [loaded.classes[code] for code in loaded.y])
+labels = [loaded.classes[code] for code in loaded.y]
+print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest(), loaded.X.tolist(), labels)
 """
 
 
