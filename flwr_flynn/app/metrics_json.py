@@ -139,7 +139,7 @@ def coinciding(run: Run) -> dict[str, str]:
 def refinement(run: Run) -> dict[str, Any] | None:
     """Noisy rounds, and parties that missed one; None without them."""
     names = [name for name, each in run.state.results.items() if isinstance(each, Refined)]
-    missing = {name: run.state.absent(name) for name in names if run.state.missing.get(name)}
+    missing = {name: absent for name in names if (absent := run.state.absent(name))}
     return {"rounds": len(names), "missing": missing} if names else None
 
 
@@ -147,7 +147,7 @@ def gram(run: Run) -> dict[str, Any] | None:
     """Size of the Gram matrix, True if its scores are used, and parties that are missing from it; None without it."""
     if (found := run.state.results.get("gram")) is None:
         return None
-    missing = {"gram": run.state.absent("gram")} if run.state.missing.get("gram") else {}
+    missing = {"gram": absent} if (absent := run.state.absent("gram")) else {}
     sizes = {"rows": found.n_rows, "examples": found.n_examples}
     return {**sizes, "used": found.scoring is not None, "missing": missing}
 

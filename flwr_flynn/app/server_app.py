@@ -106,8 +106,8 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
     after, unwritten = plan.strategy.federation(run=run_id), list[WriteError]()
     is_written = action == "evaluate" or _write(unwritten, lambda: after.save(files.federation))
     due = plan.strategy.run.due
-    if due is not None and due is not EVALUATION:
-        log(logging.WARNING, "FlyNN: phase %s is not done; action = resume goes on from there", due.name)
+    if due is not None and due is not EVALUATION:  # the file of the unfinished run stays, where there is one
+        log(logging.WARNING, "FlyNN: phase %s is not done", due.name)
     elif is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
     _write(unwritten, lambda: model.save(files.folder / _MODEL))

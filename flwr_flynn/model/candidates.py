@@ -37,7 +37,7 @@ _GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "t
 
 
 class _Effort(NamedTuple):
-    """What "auto" may cost: a committee, or its first candidate alone; and a Gram matrix."""
+    """Parts of a model that scaling "auto" makes: a committee, or its first candidate alone; and a Gram matrix."""
 
     has_committee: bool
     has_gram: bool

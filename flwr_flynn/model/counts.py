@@ -10,6 +10,7 @@ import hashlib
 import math
 import operator
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +28,7 @@ _LARGEST_VARIANCE = 2.0**120
 _LARGEST_TIMES = 2**31
 
 
-class Additive:
+class Additive(ABC):
     """Statistics that add, exactly; what was added can be taken out again."""
 
     def __add__(self, other: Self) -> Self:
@@ -38,8 +39,9 @@ class Additive:
         """This without the samples of `other`; an error if these cannot be among its own."""
         return self._combined(other, -1) if isinstance(other, type(self)) else NotImplemented
 
+    @abstractmethod
     def _combined(self, other: Self, sign: int) -> Self:
-        raise NotImplementedError
+        """Sum of both (`sign` 1), or difference (-1)."""
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ _NAMES = ("name", "label", "level", "threshold", "predicted")
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
     """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
     is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
-    if isinstance(value, int | float) and path[-1:] not in [(key,) for key in _NAMES]:
+    if isinstance(value, int | float) and not (path and path[-1] in _NAMES):
         yield path, [value]
     elif is_point and value:
         yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
