@@ -293,7 +293,8 @@ def test_counts_and_sums_are_of_the_announced_columns(
 def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], tmp_path: Path) -> None:
     counts = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10)
     place = tmp_path / "model.npz"
-    node = shuffled | {"model-path": str(place)}
+    node = shuffled | {"model-path": f" {place} "}
+    assert client_fn(context(shuffled | {"model-path": "  "})).client.party.options.on_model is None
     reply = client_fn(context(node)).evaluate(evaluation(NAMED, counts))
     assert (reply.num_examples, reply.metrics) == (0, {PARTY: "Basel"})
     model = FlyNNClassifier.load(place)

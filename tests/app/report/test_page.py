@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 from hypothesis import given
@@ -82,6 +83,8 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
     assert table == evaluation["confusion"]
     by_party = {row[0]: list(map(int, row[1:])) for row in found["Training samples by party and class"][2:]}
     assert by_party == made["class_sizes"]
+    distances = [abs(np.array(sizes) / sum(sizes) - pooled_mix(made)).sum() for sizes in by_party.values()]
+    assert distances == pytest.approx(sorted(distances, reverse=True))
     absent = [row for row in found["Who took part"] if "left out" in row[0]]
     steps = ("counts", "Harbour"), ("evaluation", "Clinic 3"), ("saving the model", "Clinic 5")
     assert [row[0] for row in absent] == [f"  left out of {step}: {party}" for step, party in steps]
@@ -126,6 +129,12 @@ def test_a_binary_outcome_is_shown_once_for_the_rarer_class() -> None:
         assert rows(tree(page(made)))["What thresholds of the probability would do"][1][2] == NONE
 
 
+def pooled_mix(made: dict[str, Any]) -> Any:
+    """Frequencies of the classes among the samples of all parties."""
+    sizes = np.sum([*made["class_sizes"].values()], axis=0)
+    return sizes / sizes.sum()
+
+
 def test_the_figures_of_the_page_are_a_csv_file_without_formulas() -> None:
     made = metrics(3, 2)
     made["evaluation"]["parties"][0]["name"] = "=1+1"
@@ -142,6 +151,9 @@ def test_the_figures_of_the_page_are_a_csv_file_without_formulas() -> None:
     x, y = figures["classes"][0]["roc"][1]
     assert found[f"figures / classes / benign / roc / {x:g}"] == [y]
     assert not any(line.startswith(("=", "+", "-", "@")) for line in text.splitlines())
+    for number, of in enumerate(figures["classes"]):
+        of["label"] = number  # which is no figure
+    assert not any(line.split(",")[0].endswith("/ label") for line in as_csv(made).splitlines())
     made["evaluation"]["figures"]["overall"]["auroc"] = None  # hidden figures are in neither
     assert "figures / overall / auroc" not in as_csv(made)
     assert as_csv(REPORT).splitlines() == ["figure,value,low,high"]

@@ -206,6 +206,17 @@ def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytes
     assert replied(REQUEST, party) == whole
 
 
+def test_a_second_matrix_of_zeros_takes_next_to_no_bytes() -> None:
+    labels, n = range(200), 200
+    run = RunSpec(GRID[0], labels)
+    counts = ClassCounts.from_data(FlyHash(GRID[0]), X[np.arange(n) % 150], np.arange(n), n)
+    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
+    party = party_of(X, np.arange(150), X, np.arange(150), class_prior=False)
+    sizes = [len(tensor) for tensor in replied(request, party).tensors]
+    assert sizes[0] > 8 * n * n
+    assert sizes[1] < 1000
+
+
 # ---- at the server
 
 GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
