@@ -21,7 +21,7 @@ from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, member_indices, model_of, run_html
+from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
@@ -338,10 +338,6 @@ class Run:
         """A reason that parties of a secure sum do not give, as it would tell their size."""
         bound, mechanism = self.state.run_spec.bound, self.state.run_spec.mechanism
         return "" if bound is None or mechanism else f" (with at most {bound} samples each, by max-examples)"
-
-    def _repr_html_(self) -> str | None:
-        figures = getattr(self.state.results.get("evaluation"), "figures", None)
-        return run_html(self.model.model_, figures, self.traffic) if self.is_specified and self.is_enough else None
 
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""

@@ -24,7 +24,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, checked_weight, class_codes, counted_prior, own_prior
-from flwr_flynn.model.model_html import model_html
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -195,7 +194,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y = self._validated(X, schema, y)
         return (X, y) if schema is None or self.model_.takes_gaps else complete(schema, X, y)
 
-    # -------- scikit-learn, and notebooks: its diagram before `fit`, the model after it
+    # -------- scikit-learn
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -205,14 +204,6 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name in ("sparse", "allow_nan", "categorical", "string"):
             setattr(tags.input_tags, name, True)
         return tags
-
-    def _repr_html_inner(self) -> str:
-        html: str = model_html(self.model_) if hasattr(self, "model_") else super()._repr_html_inner()
-        return html
-
-    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
-        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
-        return bundle | {"text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
 
 
 def complete(schema: Schema, X: Any, y: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any]]:

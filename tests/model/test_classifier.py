@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from fractions import Fraction
-from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits, make_blobs, make_classification
@@ -618,21 +616,3 @@ def test_counts_that_do_not_fit_are_refused(change, error, field):
     arguments = {"spec": SPEC, "counts": fitted().counts_, "classes": LABELS} | change
     with raises(error, field=field):
         FlyNNClassifier.from_counts(**arguments)
-
-
-# -------- notebooks
-
-
-def test_a_notebook_shows_the_diagram_before_fit_and_the_model_after_it():
-    model = FlyNNClassifier(spec=SPEC)
-    assert "sk-" in model._repr_html_()
-    model.fit(X, np.where(Y == "ant", "<b>ant", Y))
-    found = model._repr_html_()
-    assert model._repr_mimebundle_()["text/html"] == found
-    cells = ["".join(cell.itertext()) for cell in ElementTree.fromstring(found).iter("td")]
-    assert cells[:3] == [str(n) for n in model.counts_.n_per_class]
-    assert "<b>ant" not in found
-    assert "No privacy guarantee." in found
-    with config_context(display="text"):
-        assert list(model._repr_mimebundle_()) == ["text/plain"]
-        assert not hasattr(model, "_repr_html_")
