@@ -34,12 +34,12 @@ EXPERIMENTS = {
     "scale": Experiment(
         "the server's seconds and memory for 10 to 1000 parties; on Ray; of a run with --supernodes 200"
     ),
-    "traffic": Experiment("bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate"),
     "accuracy": Experiment("balanced accuracy beside tuned kNN, forests, boosting and the paper's methods", _FEW),
     "noniid": Experiment(
         "skewed parties: FedAvg, FedProx, SCAFFOLD and own heads beside FlyNN, with class prior", _SKEWED
     ),
     "trees": Experiment("FedXgbBagging, FedXgbCyclic and federated forests beside FlyNN, on skewed parties", "--data"),
+    "rivals": Experiment("one-round rivals with exact sums, and boosting on summed histograms, beside FlyNN", "--data"),
     "forget": Experiment("seconds and bytes to forget samples of a party, beside training again", "--data"),
     **_paper("synthetic", "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours"),
     **_paper("openml", "the paper's Tables 2 and 9 and their scatter plots on OpenML's data sets", "--data"),

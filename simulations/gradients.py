@@ -251,9 +251,8 @@ def federate(
     n_classes, hidden : int
     recipe : Recipe
     n_rounds : int
-        At most.
     watch : callable
-        Called with the weights after each round; True makes that round the last.
+        Called with the weights after each round.
     where
         As for `runner.run`; parties of a kind that keeps something run in this process.
     seed : int
@@ -271,11 +270,9 @@ def federate(
     for party in parties:
         if isinstance(party, HeadClient):
             party.head = start[-2:]
-    enough = False
 
     def evaluate(number: int, arrays: NDArrays, config: dict[str, Scalar]) -> None:
-        nonlocal enough
-        enough = watch(kind.weights(arrays, parties)) is True
+        watch(kind.weights(arrays, parties))
 
     common: dict[str, Any] = {
         "min_fit_clients": len(parties),
@@ -288,5 +285,5 @@ def federate(
     }
     strategy = FedProx(proximal_mu=recipe.mu, **common) if recipe.mu else FedAvg(**common)
     place = "process" if kind.keeps else where
-    parameters, traffic = rounds(strategy, parties, n_rounds, place, until=lambda: enough)
+    parameters, traffic = rounds(strategy, parties, n_rounds, place)
     return kind.weights(parameters_to_ndarrays(parameters), parties), traffic

@@ -145,7 +145,7 @@ def federated(
     traffic = done.run.traffic.values()
     spent = {way: round(sum(getattr(each, way) for each in traffic) / n_parties) for way in ("up", "down")}
     scores = parts.scores(done.model.predict(parts.pooled.X_test))
-    return scores | spent | {"rounds": done.run.num_rounds}, done
+    return scores | spent | {"rounds": done.run.num_rounds, "exchanges": len(done.run.traffic)}, done
 
 
 def defaults(

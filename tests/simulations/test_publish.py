@@ -91,18 +91,18 @@ def test_all_runs_what_is_not_finished_in_processes_and_publishes(summaries, mon
         experiment, output = command[3], Path(command[-1])
         ran.append(experiment)
         output.mkdir(parents=True, exist_ok=True)
-        if experiment != "traffic":
+        if experiment != "forget":
             study.write_summary(output, experiment, experiment, command[4:-2], 1.0, ["text"])
-        return SimpleNamespace(returncode=int(experiment == "traffic"))
+        return SimpleNamespace(returncode=int(experiment == "forget"))
 
     monkeypatch.setattr(everything.subprocess, "run", process)
     places = ["--data", "there", "--results", str(tmp_path / "found"), "--pages", str(tmp_path / "pages")]
-    with pytest.raises(SystemExit, match="traffic"):
-        command.main(["all", "bench", "traffic", "theory", *places])
-    assert ran == ["bench", "traffic", "theory"]
+    with pytest.raises(SystemExit, match="forget"):
+        command.main(["all", "bench", "forget", "theory", *places])
+    assert ran == ["bench", "forget", "theory"]
     with pytest.raises(SystemExit):
-        command.main(["all", "bench", "traffic", *places])
-    assert ran == ["bench", "traffic", "theory", "traffic"]
+        command.main(["all", "bench", "forget", *places])
+    assert ran == ["bench", "forget", "theory", "forget"]
     assert sorted(page.name for page in (tmp_path / "pages").glob("*.md")) == ["bench.md", "index.md", "theory.md"]
 
 
