@@ -8,6 +8,9 @@ import os
 import re
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from flwr_flynn.errors import ConfigError, FlyNNError
 
 LARGEST = 2**63 - 1
@@ -61,6 +64,23 @@ def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bo
     if not isinstance(value, bool):
         raise error(field, "True or False", value)
     return value
+
+
+def finite_floats(
+    field: str, value: Any, shape: tuple[int | None, ...], expected: str, error: type[FlyNNError] = ConfigError
+) -> npt.NDArray[np.float64]:
+    """`value` as float64, if it is an array or nested sequences of finite numbers; None in the shape is any length."""
+    try:
+        array = np.array(value)
+    except ValueError:  # rows of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "iuf":
+        raise error(field, expected, f"{type(value).__name__} of another shape or type")
+    if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
+        raise error(field, expected, f"shape {array.shape}")
+    if len(bad := np.argwhere(~np.isfinite(floats := array.astype(np.float64)))):
+        raise error(field, expected, f"NaN or infinity at index {bad[0].tolist()}")
+    return floats
 
 
 def n_threads(n_jobs: int | None) -> int:

@@ -9,8 +9,9 @@ are asked, what they send, and what they can learn.
   matrices of weighted samples, one for each fold, from which the strength follows.
 - LDA and QDA (read from class means and covariances as in GH-OFL, arXiv 2602.01186), with shrinkage chosen by two
   folds, and equal priors.
-- One-hot ridge (sparse codes and ridge as in SAFLe, arXiv 2512.03336): 16 codes a column at quantiles, fewer where that
-  would be more than 2048 codes, and ridge on them as above.
+- Bucketed ridge (in the way of SAFLe, arXiv 2512.03336, without its groups and embeddings, which are for neural
+  features): 16 overlapping buckets a column at its quantiles, fewer where that would be more than 2048 of them, and
+  ridge on them as above.
 - Boosting on summed histograms (horizontal XGBoost of NVFlare and FATE): gradients and Hessians of 63 bins a column,
   as float32, for the root and one child of each split, the other being the difference; one exchange for each level.
   100 trees of each class, or as many as early stopping takes, up to 1000.
@@ -41,7 +42,7 @@ from simulations.splits import Parts, defaults
 from simulations.study import FEDERATED, JOBS, MOST, SETS, Option, Piece, Study, at_least, code_digest
 
 EFFORTS = {"FlyNN quick": "quick", "FlyNN": "default", "FlyNN thorough": "thorough"}
-N_PARTIES, BINS, FOREST_BINS, MOST_CODES, NODE = 5, 63, 32, 2048, 16
+N_PARTIES, BINS, FOREST_BINS, MOST_BUCKETS, NODE = 5, 63, 32, 2048, 16
 _CODE = code_digest(*FEDERATED, "simulations.rivals", "simulations.data")
 
 
@@ -63,12 +64,17 @@ def _gram(width: int) -> int:
     return (width + 1) * (width + 2)
 
 
+def _overlapping(ranks: Array, codes: int) -> Array:
+    """Buckets of ranks, (n, d codes): 1 for each that begins at or below the rank, 0 for others."""
+    return (ranks[:, :, None] >= np.arange(codes)).reshape(len(ranks), -1).astype(np.float32)
+
+
 def linear(kind: str, d: int, n_classes: int) -> tuple[Any, Callable[[Any], tuple[int, float]]]:
     """An untrained classifier from sums of products, and a function of the trained one: exchanges and bytes."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
     from sklearn.linear_model import RidgeClassifier
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
+    from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
 
     priors, strengths = np.full(n_classes, 1 / n_classes), {"ridgeclassifier__alpha": [10.0**k for k in range(-2, 5)]}
     if kind == "LDA":
@@ -79,9 +85,10 @@ def linear(kind: str, d: int, n_classes: int) -> tuple[Any, Callable[[Any], tupl
         qda = make_pipeline(StandardScaler(), QuadraticDiscriminantAnalysis(solver="eigen", priors=priors))
         sent = 8 * n_classes * _gram(d) * 3 // 2
         return _tuned(qda, {"quadraticdiscriminantanalysis__shrinkage": [0.01, 0.1, 0.3, 0.6]}), lambda _: (1, sent)
-    codes, ridge = max(2, min(16, MOST_CODES // d)), RidgeClassifier(class_weight="balanced")
-    if kind == "one-hot ridge":
-        binned = KBinsDiscretizer(codes, encode="onehot", strategy="quantile", subsample=None)
+    codes, ridge = max(2, min(16, MOST_BUCKETS // d)), RidgeClassifier(class_weight="balanced")
+    if kind == "bucketed ridge":
+        ranks = KBinsDiscretizer(codes, encode="ordinal", strategy="quantile", subsample=None)
+        binned = make_pipeline(ranks, FunctionTransformer(_overlapping, kw_args={"codes": codes}))
         sent = 8 * (d * BINS + n_classes) + 4 * _gram(codes * d) + 16 * n_classes * codes * d
         return _tuned(make_pipeline(binned, ridge), strengths), lambda _: (2, sent)
     sent = 8 * (n_classes + _gram(d) + 3 * n_classes * (d + 1))
@@ -128,7 +135,7 @@ def _spent(rounds: list[list[Any]], size: int) -> tuple[int, float]:
 
 
 OTHERS: dict[str, Callable[..., Any]] = {
-    **{kind: partial(linear, kind) for kind in ("ridge", "LDA", "QDA", "one-hot ridge")},
+    **{kind: partial(linear, kind) for kind in ("ridge", "LDA", "QDA", "bucketed ridge")},
     **{kind: partial(trees, kind) for kind in ("histogram forest", "boosting, 100 trees", "boosting, early stopping")},
 }
 METHODS = (*EFFORTS, *OTHERS)

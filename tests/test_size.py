@@ -10,15 +10,15 @@ from collections import Counter
 from tests.code import PACKAGE, code_lines, modules
 
 SIZES = {
-    "top level": 410,
+    "top level": 424,
     "tables": 1103,
-    "hashing": 1169,
-    "model": 2385,
+    "hashing": 1145,
+    "model": 2376,
     "privacy": 979,
     "federated": 3783,
     "flower": 884,
     "app": 3589,
-    "all": 14301,
+    "all": 14282,
     "simulations": 3986,
 }
 SLACK = 20

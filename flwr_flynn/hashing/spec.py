@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._validation import integer, number
+from flwr_flynn._validation import finite_floats, integer, number
 from flwr_flynn.errors import SpecError
 from flwr_flynn.hashing.rank_codes import CODINGS
 
@@ -134,22 +134,8 @@ class HashSpec:
             object.__setattr__(self, "row_weights", _checked_weights(self.row_weights, self.n_features))
 
     def _vector(self, name: str) -> tuple[float, ...]:
-        value, expected = getattr(self, name), f"{self.n_features} finite floats (n_features)"
-        is_array = isinstance(value, np.ndarray) and value.ndim
-        if isinstance(value, str | bytes) or not (isinstance(value, Sequence) or is_array):
-            raise SpecError(name, expected, type(value).__name__)
-        if len(value) != self.n_features:
-            raise SpecError(name, expected, f"{len(value)} entries")
-        try:
-            if any(isinstance(entry, str | bytes) for entry in value):
-                raise TypeError
-            vector = np.asarray(value, np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise SpecError(name, expected, "an entry that is no float") from None
-        if vector.ndim != 1:
-            raise SpecError(name, expected, f"an array of shape {vector.shape}")
-        if not np.isfinite(vector).all():
-            raise SpecError(name, expected, f"NaN or infinity at index {int(np.flatnonzero(~np.isfinite(vector))[0])}")
+        expected = f"{self.n_features} finite floats (n_features)"
+        vector = finite_floats(name, getattr(self, name), (self.n_features,), expected, SpecError)
         if name == "scale" and not (vector > 0).all():
             index = int(np.flatnonzero(vector <= 0)[0])
             raise SpecError("scale", "positive floats", f"{vector[index]} at index {index}")
@@ -252,18 +238,10 @@ def _suggested_winners(hash_dim: int, n_examples: int | None, n_classes: int | N
 
 def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]:
     """Edges as a tuple of tuples, if they are as described."""
-    expected = f"{n_features} rows (n_features) of 1 to {_MAX_EDGES} finite floats each"
-    try:
-        if isinstance(value, str | bytes) or len(value) != n_features or not 1 <= len(value[0]) <= _MAX_EDGES:
-            raise TypeError
-        edges = np.array(value)
-        if edges.ndim != 2 or edges.dtype.kind not in "iuf":
-            raise TypeError
-        edges = edges.astype(np.float64)
-    except (TypeError, ValueError, OverflowError, KeyError, IndexError):
-        raise SpecError("edges", expected, f"{type(value).__name__} of another shape or type") from None
-    if not np.isfinite(edges).all() or (edges[:, 1:] < edges[:, :-1]).any():
-        raise SpecError("edges", f"{expected}, not descending", "values that are not finite, or that descend")
+    expected = f"{n_features} rows (n_features) of 1 to {_MAX_EDGES} finite floats each, not descending"
+    edges = finite_floats("edges", value, (n_features, None), expected, SpecError)
+    if not 1 <= edges.shape[1] <= _MAX_EDGES or (edges[:, 1:] < edges[:, :-1]).any():
+        raise SpecError("edges", expected, f"shape {edges.shape}, or values that descend")
     return tuple(map(tuple, (edges + 0.0).tolist()))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from flwr_flynn._validation import integer, one_of
+from flwr_flynn._validation import finite_floats, integer, one_of
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.rank_codes import edges_of_ranges
 from flwr_flynn.hashing.spec import HashSpec
@@ -262,17 +262,8 @@ def _common_factor(deviation: float) -> float:
 def _check_ranges(ranges: Any, n_features: int) -> None:
     """Raise a `SpecError` unless ranges are as described."""
     expected = f"a pair (low, high) of {n_features} finite floats each (n_features), low up to high"
-    try:
-        low, high = map(np.array, ranges)
-    except (TypeError, ValueError):
-        got = f"{len(ranges)} entries" if isinstance(ranges, Sequence) else type(ranges).__name__
-        raise SpecError("ranges", expected, got) from None
-    if low.shape != (n_features,) or high.shape != (n_features,):
-        raise SpecError("ranges", expected, f"shapes {low.shape} and {high.shape}")
-    if low.dtype.kind not in "iuf" or high.dtype.kind not in "iuf":
-        raise SpecError("ranges", expected, f"entries of {low.dtype} and {high.dtype}")
-    low, high = low.astype(np.float64), high.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
+    low, high = finite_floats("ranges", ranges, (2, n_features), expected, SpecError)
+    with np.errstate(over="ignore"):
         bad = np.flatnonzero(~(np.isfinite(high - low) & (low <= high)))
     if len(bad):
         raise SpecError("ranges", expected, f"{low[bad[0]]} to {high[bad[0]]} at index {bad[0]}")

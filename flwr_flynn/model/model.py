@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from flwr_flynn._validation import number
+from flwr_flynn._validation import finite_floats, number
 from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -308,12 +308,9 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
 
 def _checked_prior(prior: Any, n_classes: int) -> Scores:
     """Return log frequencies as a read-only array, if they are one for each class and within bounds."""
-    array = np.array(prior)
-    if array.shape != (n_classes,) or array.dtype.kind not in "iuf":
-        raise DataError("prior", f"{n_classes} numbers", f"dtype {array.dtype}, shape {array.shape}")
+    array = finite_floats("prior", prior, (n_classes,), f"{n_classes} finite numbers", DataError)
     if not ((array >= -_LARGEST_LOG) & (array <= 0)).all():
-        raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside, or not finite")
-    array = array.astype(np.float64)
+        raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside")
     array.flags.writeable = False
     return array
 
