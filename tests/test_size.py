@@ -19,7 +19,7 @@ SIZES = {
     "flower": 884,
     "app": 3589,
     "all": 14281,
-    "simulations": 3986,
+    "simulations": 3989,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
