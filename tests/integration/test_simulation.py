@@ -16,7 +16,7 @@ from tests.docs.pages import blocks
 
 from .conftest import Flower
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"scaling": "none", "hash_dim": 2048, "seed": 7}
 
@@ -74,7 +74,6 @@ def test_the_saved_model_is_the_pooled_model(first: tuple[str, Path]) -> None:
     assert metrics["examples"] == int((~test).sum())
 
 
-@pytest.mark.slow
 def test_the_counts_do_not_depend_on_the_split_or_the_api(first: tuple[str, Path], flower: Flower) -> None:
     # A second round counts nobody twice.
     run = flower.run(nodes=5, partitioner="iid", nodes_at_a_time=2, **SMALL)
@@ -86,7 +85,6 @@ def test_the_counts_do_not_depend_on_the_split_or_the_api(first: tuple[str, Path
     assert Path(run.row("output folder")).is_relative_to(flower.folder / "home" / "flynn")
 
 
-@pytest.mark.slow
 def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_path: Path) -> None:
     """Three rounds: histograms of the columns, counts of six hashes and the selection, the evaluation."""
     settings = {"hash_dim": 512, "min_examples": 1}
@@ -116,7 +114,6 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
     assert report["evaluation"]["accuracy"] == pytest.approx(accuracy, abs=1e-12)
 
 
-@pytest.mark.slow
 def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_the_failure(
     flower: Flower, tmp_path: Path
 ) -> None:
@@ -141,7 +138,6 @@ def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_
     assert found.split() == ['"status":', '"finished:failed",', "exit", "1"]
 
 
-@pytest.mark.slow
 def test_a_run_goes_to_whatever_superlink_has_the_port_unless_another_is_chosen(tmp_path: Path) -> None:
     *_, choice = blocks("docs/how_to/run_status.md", "bash")
     chosen = dict(pair.split("=") for pair in choice.split()[1:])

@@ -326,6 +326,7 @@ def dealt(how, n_parties=10, seed=0):
     ]
 
 
+@pytest.mark.slow
 def test_on_skewed_digits_class_prior_help_and_elsewhere_they_do_no_harm():
     spec = HashSpec.suggest(64, 1400, 10, seed=1)
     worst = []

@@ -301,6 +301,7 @@ LARGE, LARGE_Y = make_classification(
 )
 
 
+@pytest.mark.slow
 def test_many_samples_leave_out_a_subsample_of_the_pool():
     """Beyond the samples that are left out, and beyond those from which hashes have more rows for each winner."""
     assert len(LARGE) > N_LEFT_OUT

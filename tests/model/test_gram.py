@@ -337,6 +337,7 @@ def test_a_class_without_samples_is_below_the_others() -> None:
     assert (scores.argmax(axis=1) == 2).any()
 
 
+@pytest.mark.slow
 def test_more_samples_of_digits_are_told_apart() -> None:
     digits, y = load_digits(return_X_y=True)
     folds = [np.arange(len(y)) % 4 != fold for fold in range(4)]

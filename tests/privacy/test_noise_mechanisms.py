@@ -217,6 +217,7 @@ def goodness(drawn, pmf):
     return chisquare(observed, expected).pvalue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.8, 1.2, 20.0])
 @pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(3)], ids=["opendp", "seeded"])
 def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
@@ -245,6 +246,7 @@ def test_wide_noise_has_the_distribution_that_is_accounted_for():
     assert kstest(drawn + np.random.default_rng(0).random(drawn.size) - 0.5, "norm", (0, 500.0)).pvalue > UNLIKELY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(5)], ids=["opendp", "seeded"])
 def test_the_largest_noisy_scores_are_draws_without_replacement(sampler):
     scores, how_many, scale = np.array([4, 0, 1, 2]), 2, 2.0

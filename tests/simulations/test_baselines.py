@@ -173,6 +173,7 @@ def test_samples_of_no_fold_are_never_held_out():
     assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
 
 
+@pytest.mark.slow
 def test_boosting_trains_where_a_class_has_one_sample():
     # Above 10000 samples it stops early, and cannot stratify what it holds out for that.
     y = np.arange(10_100) % 2

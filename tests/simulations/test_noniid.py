@@ -251,7 +251,7 @@ def test_a_party_without_points_has_no_weight():
 
 
 @pytest.mark.parametrize("split", list(splits.SPLITS))
-@pytest.mark.parametrize("n_parties", [10, 100])
+@pytest.mark.parametrize("n_parties", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_split_deals_out_points_once(split, n_parties):
     data = splits.read("digits")
     # Rows that carry their own number tell where points went.

@@ -44,6 +44,7 @@ def test_boosted_trees_are_counted_like_others() -> None:
         assert nodes.max_depth == tree.get_max_depth()
 
 
+@pytest.mark.slow
 def test_the_page_has_every_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["rivals", "--quick", "--max-examples", "150", "--sets", "wine", "--output", str(tmp_path)]
     assert command.main(given) == 0

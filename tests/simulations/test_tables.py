@@ -131,6 +131,7 @@ def small(monkeypatch):
     monkeypatch.setattr(tables, "VARIANTS", (Variant(), Variant(0.3, COMPLETELY), Variant(0.3, BY_VALUE)))
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_left_out_and_finished_cells_are_kept(small, tmp_path: Path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     assert command.main(["tables", "--quick", "--max-examples", "80", "--out", str(tmp_path)]) == 0
@@ -154,6 +155,7 @@ def test_wrong_options_are_refused(small, wrong, tmp_path):
         command.main(["tables", "--quick", "--out", str(tmp_path), *wrong])
 
 
+@pytest.mark.slow
 def test_the_methods_behind_skrub_take_a_table_with_gaps():
     pytest.importorskip("skrub")
     frame, y = load("generated", GENERATED, 80)
