@@ -54,7 +54,8 @@ def allowed(row: Row) -> str:
     """Values that a setting may have, as a sentence in Markdown; none for texts."""
     facts, default = row.facts, row.default
     if facts.choices:
-        return f"One of {', '.join(_code(choice) for choice in facts.choices)}."
+        named = ", ".join(_code(choice) for choice in facts.choices if choice != "")
+        return f"Empty or {named}." if "" in facts.choices else f"One of {named}."
     if isinstance(default, bool):
         return "`true` or `false`."
     if isinstance(default, str):
@@ -101,14 +102,15 @@ def notes(row: Row, prefix: str, shared: bool) -> Iterator[str]:
 
 
 def settings_table(rows: list[Row], prefix: str) -> str:
-    """Settings as a table in Markdown, each key with an anchor."""
+    """Settings as a table in Markdown, each key with an anchor: the meaning, then the values and the default."""
     shared = all(row.facts.simulation_only for row in rows)
-    lines = ["| key | default | meaning |", "|---|---|---|"]
+    lines = ["| key | meaning |", "|---|---|"]
     for row in rows:
         meaning = row.facts.meaning[0].upper() + row.facts.meaning[1:]
-        values = allowed(row)
-        text = " ".join([f"{meaning.rstrip('.')}.", *([values] if values else []), *notes(row, prefix, shared)])
-        lines.append(f"| [`{row.key}`]{{#{prefix}-{row.key}}} | {_code(row.default)} | {text} |")
+        default = _code(row.default)
+        facts = [f"{meaning.rstrip('.')}.", allowed(row), f"Default: {default}." if default else ""]
+        text = " ".join(filter(None, [*facts, *notes(row, prefix, shared)]))
+        lines.append(f"| [`{row.key}`]{{#{prefix}-{row.key}}} | {text} |")
     return "\n".join(lines) + "\n"
 
 
