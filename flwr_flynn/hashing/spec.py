@@ -180,7 +180,7 @@ class HashSpec:
         seed: int = 0,
         **fields: Any,
     ) -> HashSpec:
-        """Specification with sizes for data of this shape, see docs/explanation/defaults.md for the reasons.
+        """Specification with sizes for data of this shape.
 
         Parameters
         ----------

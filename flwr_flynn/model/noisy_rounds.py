@@ -8,7 +8,7 @@ an L2 norm of at most `gradient_bound`, whatever the weights and c are; integers
 
 The server adds the parties' noisy sums and takes steps of the heavy-ball method, the first one by the counts, whose
 deviations from the mean are the gradient at weights of 0. Steps follow from the noise and the number of samples
-(`Descent`); docs/explanation/noisy_refinement.md has the measurements. Nothing is judged on samples: that would cost
+(`Descent`); docs/results/privacy.md has the measurements. Nothing is judged on samples: that would cost
 privacy.
 """
 

@@ -44,7 +44,7 @@ def suggest_spec(
     neighbours, records_per_person
         As for `Mechanism`.
     n_rounds : int, default=0
-        Rounds of `GaussianRounds`, whose sizes are others, see docs/explanation/noisy_refinement.md. Not with delta 0.
+        Rounds of `GaussianRounds`, whose sizes are others. Not with delta 0.
     **sizes
         Further arguments of `HashSpec.suggest`, which must be public, too.
 
