@@ -142,10 +142,10 @@ def is_pooled(model: FlyNNClassifier, parts: Parts, effort: str = "default") -> 
 
     It must have it, unless a class has no training sample: parties then name a class that the pooled samples lack.
     """
-    train = parts.pooled
-    key = effort, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
+    train, weight = parts.pooled, "balanced" if model.model_.prior is None else None
+    key = effort, weight, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
     if key not in _POOLED:
-        _POOLED[key] = FlyNNClassifier(effort=effort).fit(train.X, train.y).model_.sha256()
+        _POOLED[key] = FlyNNClassifier(effort=effort, class_weight=weight).fit(train.X, train.y).model_.sha256()
     same = model.model_.sha256() == _POOLED[key]
     if not same and set(train.y) == set(range(parts.n_classes)):
         raise AssertionError("the parties' model is not that of the pooled samples")

@@ -4,7 +4,8 @@ All of these send sums that add exactly, so nothing depends on how the samples a
 the pooled training samples: balanced accuracy on held-out folds, the same for all. What differs is how often parties
 are asked, what they send, and what they can learn.
 
-- FlyNN is a run over five parties with `min-examples=1` at each effort, with all of its messages, evaluation included.
+- FlyNN is a run over five parties with `class-weight=balanced` and `min-examples=1` at each effort, with all of its
+  messages, evaluation included.
 - Ridge regression (one-shot federated ridge, arXiv 2601.08216) on standardised columns: class sizes, then two Gram
   matrices of weighted samples, one for each fold, from which the strength follows.
 - LDA and QDA (read from class means and covariances as in GH-OFL, arXiv 2602.01186), with shrinkage chosen by two
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator, TransformerMixin
 
 from flwr_flynn.federated.samples import Samples
 from simulations import plots
@@ -49,7 +51,7 @@ _CODE = code_digest(*FEDERATED, "simulations.rivals", "simulations.data")
 def flynn(X: Array, y: Array, X_test: Array, y_test: Array, n_classes: int, effort: str) -> Row:
     """A run over parties with every fifth sample each."""
     shares = [Samples(X[i::N_PARTIES], y[i::N_PARTIES], X_test[i::N_PARTIES], y_test[i::N_PARTIES]) for i in range(5)]
-    row, _ = defaults(Parts(shares, n_classes), effort, min_examples=1)
+    row, _ = defaults(Parts(shares, n_classes), effort, class_weight="balanced", min_examples=1)
     return {"balanced": row["balanced"], "exchanges": row["exchanges"], "kB": (row["up"] + row["down"]) / 1000}
 
 
@@ -64,9 +66,20 @@ def _gram(width: int) -> int:
     return (width + 1) * (width + 2)
 
 
-def _overlapping(ranks: Array, codes: int) -> Array:
-    """Buckets of ranks, (n, d codes): 1 for each that begins at or below the rank, 0 for others."""
-    return (ranks[:, :, None] >= np.arange(codes)).reshape(len(ranks), -1).astype(np.float32)
+class _Buckets(BaseEstimator, TransformerMixin):  # type: ignore[misc]
+    """Overlapping buckets of each column: 1 for each quantile that a value reaches, 0 for others."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def fit(self, X: Array, y: Any = None) -> _Buckets:
+        """Take the quantiles of the columns."""
+        self.edges_ = np.quantile(X, np.arange(1, self.n + 1) / (self.n + 1), axis=0, method="higher")
+        return self
+
+    def transform(self, X: Array) -> Array:
+        """Compute the buckets, (n, n_buckets d)."""
+        return (X[:, None, :] >= self.edges_).reshape(len(X), -1).astype(np.float32)
 
 
 def linear(kind: str, d: int, n_classes: int) -> tuple[Any, Callable[[Any], tuple[int, float]]]:
@@ -74,7 +87,7 @@ def linear(kind: str, d: int, n_classes: int) -> tuple[Any, Callable[[Any], tupl
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
     from sklearn.linear_model import RidgeClassifier
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, StandardScaler
+    from sklearn.preprocessing import StandardScaler
 
     priors, strengths = np.full(n_classes, 1 / n_classes), {"ridgeclassifier__alpha": [10.0**k for k in range(-2, 5)]}
     if kind == "LDA":
@@ -87,10 +100,8 @@ def linear(kind: str, d: int, n_classes: int) -> tuple[Any, Callable[[Any], tupl
         return _tuned(qda, {"quadraticdiscriminantanalysis__shrinkage": [0.01, 0.1, 0.3, 0.6]}), lambda _: (1, sent)
     codes, ridge = max(2, min(16, MOST_BUCKETS // d)), RidgeClassifier(class_weight="balanced")
     if kind == "bucketed ridge":
-        ranks = KBinsDiscretizer(codes, encode="ordinal", strategy="quantile", subsample=None)
-        binned = make_pipeline(ranks, FunctionTransformer(_overlapping, kw_args={"codes": codes}))
         sent = 8 * (d * BINS + n_classes) + 4 * _gram(codes * d) + 16 * n_classes * codes * d
-        return _tuned(make_pipeline(binned, ridge), strengths), lambda _: (2, sent)
+        return _tuned(make_pipeline(_Buckets(codes), ridge), strengths), lambda _: (2, sent)
     sent = 8 * (n_classes + _gram(d) + 3 * n_classes * (d + 1))
     return _tuned(make_pipeline(StandardScaler(), ridge), strengths), lambda _: (2, sent)
 

@@ -136,11 +136,12 @@ class Parts:
 
 
 def federated(
-    parts: Parts, spec: Any, where: str | Workers = "process", **options: Any
+    parts: Parts, spec: Any, where: str | Workers = "process", class_weight: str | None = None, **options: Any
 ) -> tuple[dict[str, Any], runner.Federation]:
     """Run all phases over parties with `PartyOptions`: scores of the held-out samples, bytes of a party, rounds."""
     n_parties = len(parts.shares)
-    run_options = RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties)
+    about: dict[str, Any] = {"classes": range(parts.n_classes), "class_weight": class_weight}
+    run_options = RunOptions(spec=spec, min_parties=n_parties, **about)
     done = runner.federate(run_options, parts.parties(**options), where, show_progress=False)
     traffic = done.run.traffic.values()
     spent = {way: round(sum(getattr(each, way) for each in traffic) / n_parties) for way in ("up", "down")}

@@ -123,7 +123,7 @@ def _bytes(up: float, down: float, n_parties: int) -> Row:
 
 def pooled_flynn(parts: Parts) -> Row:
     """The model of the pooled samples; that of the parties must have the same SHA-256."""
-    row, ours = defaults(parts, min_examples=1)
+    row, ours = defaults(parts, class_weight="balanced", min_examples=1)
     return row | is_pooled(ours, parts)
 
 
@@ -197,7 +197,7 @@ class Pieces:
         def work() -> Row:
             parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
             if method in EFFORTS:
-                return defaults(parts, EFFORTS[method])[0]
+                return defaults(parts, EFFORTS[method], class_weight="balanced")[0]
             if method == FLOOR_1:
                 return pooled_flynn(parts)
             if method in POOLED:

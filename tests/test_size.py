@@ -19,7 +19,7 @@ SIZES = {
     "flower": 884,
     "app": 3589,
     "all": 14281,
-    "simulations": 3989,
+    "simulations": 3994,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
