@@ -10,9 +10,9 @@ is read: types are not inferred from all of them together.
 from __future__ import annotations
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from typing import Any, TypeVar
@@ -26,10 +26,10 @@ from flwr_flynn.federated.samples import Codes, Features, Label, Samples, check_
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.row_wise import as_kind, encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, series_values
-from flwr_flynn.tables.texts import TRUTHS, as_name, is_beside
+from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, names_of
+from flwr_flynn.tables.texts import as_name, is_beside
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
@@ -38,8 +38,6 @@ LEAST_ROWS, ROW_BYTES, INPUT_BYTES = 64, 32, 8
 """Rows that the hash has in memory at least, of whatever width, and bytes of each of their numbers and inputs."""
 
 _MOST_ROWS = 2**14
-_MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
-_BOOLEANS = {"False": 0.0, "True": 1.0}  # texts of labels that are booleans
 _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
@@ -110,7 +108,8 @@ def _of_slice(X: Any, y: Any, rows: slice) -> Block:
 
 
 def _sliced(values: Any, rows: slice) -> Any:
-    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
+    chosen = values.iloc[rows] if hasattr(values, "iloc") else values[rows]
+    return chosen.toarray() if sp.issparse(chosen) else chosen
 
 
 def check_form(X: Any, y: Any) -> None:
@@ -207,110 +206,32 @@ def inputs_of(spec: HashSpec) -> int:
 
 def _without(numbers: Any, rows: npt.NDArray[np.bool_]) -> Any:
     """The numbers with zeros in some rows."""
-    if not sp.issparse(numbers):
-        return np.where(rows[:, None], np.zeros((), numbers.dtype), numbers)
-    data = np.where(np.repeat(rows, np.diff(numbers.indptr)), np.zeros((), numbers.dtype), numbers.data)
-    return sp.csr_array((data, numbers.indices, numbers.indptr), shape=numbers.shape)
+    return np.where(rows[:, None], np.zeros((), numbers.dtype), numbers)
 
 
 # -------- values
 
 
-def as_numbers(X: Any, features: Features) -> tuple[Any, npt.NDArray[np.bool_]]:
+def as_numbers(X: Any, features: Features) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """Some rows as numbers, each by itself, and a mask of those that are samples of these features."""
     if isinstance(features, Schema):
         return encode_rows(features, X)
-    if sp.issparse(X):
-        part = sp.csr_array((plain(X.data), X.indices, X.indptr), shape=X.shape)
-        finite = np.ones(X.shape[0], bool)
-        finite[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[~np.isfinite(part.data)]] = False
-        return part, finite
-    part = plain(_by_name(X, features))
-    return part, np.isfinite(part).all(axis=1)
-
-
-def _by_name(X: Any, names: Sequence[str]) -> npt.NDArray[Any]:
-    """The columns of these names as an array; those of arrays, and of frames without names, as they stand."""
-    known = (X.names if X.is_named else None) if isinstance(X, Table) else names_of(X) if is_frame(X) else None
-    indices = range(X.shape[1]) if known is None or not names else by_name(known, [*map(as_name, names)])
-    if isinstance(X, Table):
-        return _columns_of([X.columns[index or 0] for index in indices], len(X))
-    if not is_frame(X):
-        return np.asarray(X)
-    columns = [series_values(X[X.columns[index or 0]]) for index in indices]
-    # Durations of a data frame are no numbers: in a column with a word they would be none either.
-    return _columns_of([np.full(len(each), np.nan) if each.dtype.kind == "m" else each for each in columns], len(X))
-
-
-def _columns_of(columns: Sequence[npt.NDArray[Any]], n: int) -> npt.NDArray[Any]:
-    """Columns side by side, as numbers where all are such."""
-    if not columns:
-        return np.empty((n, 0))
-    if all(column.dtype.kind in "biuf" for column in columns):
-        return np.column_stack(columns)
-    # Dates are no numbers, nor are the integers that NumPy makes of those beyond the calendar.
-    return np.column_stack([np.full(n, None) if c.dtype.kind == "M" else c.astype(object) for c in columns])
-
-
-def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values as real numbers, each by itself; NaN for a value that is no real number."""
-    kind = values.dtype.kind
-    if kind == "M":
-        return np.full(values.shape, np.nan)
-    if kind == "m":
-        return np.where(np.isnat(values), np.nan, values.astype(np.int64))
-    if kind == "c":
-        return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
-    if kind not in "biuf":
-        return _numbers(values.ravel().tolist()).reshape(values.shape)
-    # Wider integers than these are not exact in the floats that other samples would make of them.
-    if (kind in "iu" and values.dtype.itemsize > 4) or values.dtype.itemsize > 8:
-        return values.astype(np.float64)
-    return values
-
-
-def _numbers(values: list[Any]) -> npt.NDArray[np.float64]:
-    if all(type(value) is str for value in values) and not any("_" in value for value in values):
-        try:
-            return np.array(values, object).astype(np.float64)  # the same numbers, much faster
-        except ValueError:
-            pass
-    return np.fromiter(map(_number, values), np.float64, len(values))
-
-
-def _number(value: Any) -> float:
-    try:
-        if isinstance(value, np.datetime64):
-            return np.nan
-        if isinstance(value, np.timedelta64):
-            return np.nan if np.isnat(value) else float(value.astype(np.int64))
-        if isinstance(value, bytes | str):
-            text = _text(value)
-            if text.lower() in TRUTHS:
-                return TRUTHS[text.lower()]
-            if "_" in text:  # which Python allows between digits
-                return np.nan
-            try:
-                return float(text)
-            except ValueError:
-                value = complex(text)
-        if isinstance(value, complex):
-            return value.real if value.imag == 0 else np.nan
-        return float(value)
-    except Exception:  # noqa: BLE001 - what is no number is missing, whatever keeps it
-        return np.nan
+    known, columns = raw_columns(X)
+    indices = by_name(known, [*map(as_name, features)]) if known is not None and features else range(len(columns))
+    numbers = np.empty((X.shape[0], len(indices)))
+    for place, index in enumerate(indices):
+        numbers[:, place], _ = as_kind("number", columns[index or 0])
+    return numbers, np.asarray(np.isfinite(numbers).all(axis=1))
 
 
 # -------- labels
 
 
 def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
-    """The class code of every label as `_meaning` gives it; all must be different whatever container they come in."""
-    book = {_meaning(label): code for code, label in enumerate(classes)}
-    if len(book) < len(classes):
-        raise DataError("classes", "labels that are different as numbers for private counts", "equal ones")
-    if None in book:
-        raise DataError("classes", "texts or real numbers for private counts", "nan or a complex number")
+    """The class code of every label as `meaning` gives it; all must be different whatever container they come in."""
+    book = {meaning(label): code for code, label in enumerate(classes)}
+    if len(book) < len(classes) or None in book:
+        raise DataError("classes", "texts, or real numbers that are different, for private counts", "others")
     return book
 
 
@@ -319,70 +240,40 @@ def _codes(book: dict[Any, int], y: Any) -> Codes:
     known: dict[Any, int] = {}  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
-        plain = type(label) in (str, int, bool, float)
-        if plain and label in known:
-            return known[label]
-        found = book.get(meaning(label), -1)
-        if plain:
-            known[label] = found
-        return found
+        if type(label) not in (str, int, bool, float):
+            return book.get(meaning(label), -1)
+        if label not in known:
+            known[label] = book.get(meaning(label), -1)
+        return known[label]
 
-    return np.fromiter(map(code, label_values(y)), np.int64, len(y))
-
-
-def label_values(y: Any) -> Any:
-    """The labels one by one, as Python's where NumPy's type has such."""
-    dtype = getattr(y, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind in "mM":
-        return plain(np.asarray(y)).tolist()
-    return y.tolist() if hasattr(y, "tolist") else y
+    if getattr(getattr(y, "dtype", None), "kind", "") == "m":
+        y = raw_columns(np.asarray(y)[:, None])[1][0]
+    return np.fromiter(map(code, y.tolist() if hasattr(y, "tolist") else y), np.int64, len(y))
 
 
 def meaning(label: Any) -> float | str | None:
     """The number or the text that a label means, in whatever form (1.0 for True and "1"); None for others."""
     try:
-        return _meaning(label)
+        if isinstance(label, bytes | str):
+            text = (label.decode("ascii") if isinstance(label, bytes) else str(label)).rstrip("\0")
+            return _real({"True": 1, "False": 0}[text]) if text in ("True", "False") else _printed(text)
+        if isinstance(label, bool | int | float | complex | np.generic):
+            return _real(label)
+        return None if is_gap(label) or isinstance(label, date | time | timedelta) else meaning(str(label))
     except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
         return None
 
 
-def _meaning(label: Any) -> float | str | None:
-    """As `meaning`, but it may raise."""
-    if isinstance(label, bytes | str):
-        text = _text(label)
-        if len(text) > _LONGEST_NUMBER:
-            return text
-        number = _printed(text)
-        return text if number is None else _number_or_none(number)
-    if isinstance(label, np.timedelta64 | np.datetime64):
-        return _number_or_none(_number(label))
-    if label is None or isinstance(label, date | time | timedelta) or type(label).__name__ in _MISSING:
-        return None
-    if isinstance(label, complex):
-        return _number_or_none(label.real) if label.imag == 0 else None
-    if isinstance(label, bool | int | float | np.generic):
-        return _number_or_none(float(label))
-    return _meaning(str(label))
+def _real(number: Any) -> float | None:
+    value = complex(number)
+    return value.real + 0.0 if value.imag == 0 and value == value else None  # -0.0 + 0.0 is 0.0
 
 
-def _text(value: bytes | str) -> str:
-    return (value.decode("ascii") if isinstance(value, bytes) else str(value)).rstrip("\0")  # NumPy's texts have no NUL
-
-
-def _number_or_none(number: float) -> float | None:
-    return None if math.isnan(number) else number + 0.0  # -0.0 + 0.0 is 0.0
-
-
-def _printed(text: str) -> float | None:
-    """The number that Python or NumPy prints as this text, NaN for a complex one; None for other texts."""
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
+def _printed(text: str) -> float | str | None:
+    """The number that Python or NumPy prints as this text, None for one that is not real; the text else."""
     kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
-    for kind in kinds:
-        try:
-            value = kind(text)
-            if str(value) == text:
-                return _number(value)
-        except ValueError:
-            continue
-    return None
+    for kind in kinds if len(text) <= _LONGEST_NUMBER else ():
+        with suppress(ValueError):
+            if str(value := kind(text)) == text:
+                return _real(value)
+    return text

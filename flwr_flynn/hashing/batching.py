@@ -165,19 +165,9 @@ class BatchEncoder:
         _general(_transpose(X, "float32", 0 if self.signed else None), columns, out)
         return out
 
-    def fits(self, X: Array | sp.csr_array) -> npt.NDArray[np.bool_]:
+    def fits(self, X: Array) -> npt.NDArray[np.bool_]:
         """Tell the finite samples whose sums float32 holds, (n,) bool, each by its own values alone."""
-        if isinstance(X, np.ndarray):
-            largest = np.abs(_rounded(dense(X, self.center), self.center, self.scale)).max(axis=1, initial=0.0)
-            return np.asarray(self._summable(largest))
-        values, columns = np.asarray(X.data), X.indices
-        center, scale = (None if each is None else each[columns] for each in (self.center, self.scale))
-        sizes = np.abs(_rounded(values, center, scale))
-        # An entry that is not stored is what zero becomes; the largest of all columns bounds it.
-        zeros = np.zeros(1 if self.center is None else len(self.center))
-        zero = zeros if self.center is None else np.abs(_rounded(zeros, self.center, self.scale))
-        largest = np.full(X.shape[0], zero.max(initial=0.0))
-        np.maximum.at(largest, np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), sizes)
+        largest = np.abs(_rounded(dense(X, self.center), self.center, self.scale)).max(axis=1, initial=0.0)
         return np.asarray(self._summable(largest))
 
     def _summable(self, largest: Any) -> Any:

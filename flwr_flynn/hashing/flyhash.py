@@ -231,18 +231,14 @@ class FlyHash:
     def _lifting_matrix(self) -> sp.csr_array:
         return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
-    def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
+    def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Mask of the samples that `active` can hash, (n,) bool, each by its own values and in the same time.
 
         False for a sample with NaN or infinity, unless NaN is a gap.
         """
-        is_bad = np.isinf if self.takes_gaps else lambda values: ~np.isfinite(values)
-        good = np.ones(X.shape[0], np.bool_)
-        if sp.issparse(X):
-            rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))  # type: ignore[union-attr]
-            good[rows[is_bad(X.data)]] = False
-        elif X.dtype.kind == "f":
-            good = ~is_bad(X).any(axis=1)
+        good = np.ones(len(X), np.bool_)
+        if X.dtype.kind == "f":
+            good = ~(np.isinf(X) if self.takes_gaps else ~np.isfinite(X)).any(axis=1)
         X = X if good.all() else X[good]
         good[good] = self._encoder.fits(X) if self._features is None else self._features.fits(dense(X, self._gaps))
         return good

@@ -1,4 +1,4 @@
-"""Rows of a schema read one by one, for private parties: no row decides about the kind of a column, or about others.
+"""Rows read one by one, for private parties: no row decides about the kind of a column, or about others.
 
 A value that is no value of its column, or beyond the range, is a fault of its row alone. Dates are 2024-01-31 or
 31.01.2024: of 03/04/2024 other rows would have to tell the order.
@@ -7,18 +7,17 @@ A value that is no value of its column, or beyond the range, is a fault of its r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.raw_column import is_gap_text, of_gaps
+from flwr_flynn.tables.raw_column import is_gap_text, of_gaps, plain_numbers
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
-from flwr_flynn.tables.texts import BESIDE, gaps_with, is_beside, number_of, plain_date
+from flwr_flynn.tables.texts import BESIDE, GAP_TEXTS, gaps_with, is_beside, number_of, plain_date
 
 
 def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -27,36 +26,41 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[n
     X is a data frame, a `Table`, or an array of the schema's columns. A `DataError` refuses one without a column of the
     schema, which no row decides.
     """
-    columns = _raw_columns(schema, X)
+    columns = _schema_columns(schema, X)
     n = len(columns[0])
     fits, parsed = np.ones(n, np.bool_), []
     for column, values in zip(schema.columns, columns, strict=True):
-        array, good = _parsed(column, values)
+        array, good = as_kind(column.kind, values, gaps_with(column.gap_texts))
         parsed.append(array)
         fits &= good & ~column.refused(array)
     return schema.numbers(Table(schema.names, parsed)), fits
 
 
-def _raw_columns(schema: Schema, X: Any) -> list[Sequence[Any]]:
-    names: Sequence[str] | None = None
+def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[npt.NDArray[Any]]]:
+    """Names of the columns of a data frame, a `Table` or an array, None without any, and their values as they are."""
     if isinstance(X, Table):
-        names, columns = X.names if X.is_named else None, [*X.columns]
-    elif is_frame(X):
-        names, columns = names_of(X), [series_values(X[name]) for name in X.columns]
-    else:
-        array = np.asarray(X)
-        columns = [*array.T] if array.ndim == 2 else []
+        return X.names if X.is_named else None, [*X.columns]
+    if is_frame(X):
+        return names_of(X), [series_values(X[name]) for name in X.columns]
+    array = np.asarray(X)
+    if array.dtype.kind == "m":  # numbers that stand beside one duration
+        array = np.where(np.isnat(array), np.nan, array.astype(np.int64))
+    return None, [*array.T] if array.ndim == 2 else []
+
+
+def _schema_columns(schema: Schema, X: Any) -> list[Any]:
+    names, columns = raw_columns(X)
     if schema.is_named != (names is not None) or (names is None and len(columns) != len(schema.columns)):
         expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
         raise DataError("X", expected, f"{len(columns)} columns{' with names' if names else ''}")
     if names is None:
-        return [*map(_values, columns)]
+        return columns
     there, known = {*names}, {*schema.names}
     wanted = [name for name in schema.names if name in there or not is_beside(name, known)]
     indices = places("columns", names, wanted, "those of the schema")
-    found = {name: _values(columns[index]) for name, index in zip(wanted, indices, strict=True)}
+    found: dict[str, Any] = {name: columns[index] for name, index in zip(wanted, indices, strict=True)}
     for name in (name for name in schema.names if name not in found):  # texts beside the numbers of a column
-        numbers = found[own := name.removesuffix(BESIDE)]
+        numbers = _values(found[own := name.removesuffix(BESIDE)])
         found[name] = [value if _is_text(value) else None for value in numbers]
         found[own] = [None if _is_text(value) else value for value in numbers]
     return [found[name] for name in schema.names]
@@ -66,29 +70,46 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and number_of(value.strip())[0] is None
 
 
-def _values(column: npt.NDArray[Any]) -> Sequence[Any]:
+def _values(column: Any) -> list[Any]:
     """The values of a column as Python's; of complex numbers, which one makes of all in an array, the real ones."""
+    if isinstance(column, list):
+        return column
     if column.dtype.kind == "c":
         return [value.real if value.imag == 0 else value for value in column.tolist()]
-    values: list[Any] = (column.astype("datetime64[us]") if column.dtype.kind == "M" else column).tolist()
+    values: list[Any] = (column.astype(f"{column.dtype.kind}8[us]") if column.dtype.kind in "mM" else column).tolist()
     return values
 
 
-def _parsed(column: Column, values: Sequence[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """The values in the dtype of the column's kind, and a mask of those that are values of it, or gaps."""
-    out, good, gaps = of_gaps(column.kind, len(values)), np.ones(len(values), np.bool_), gaps_with(column.gap_texts)
+def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Values in the dtype of a kind, each by itself, and a mask of those that are values of it, or gaps.
+
+    A value that is none is a gap in the array.
+    """
+    numbers = None  # the same numbers, much faster
+    if kind == "number" and isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+        numbers = column.astype(np.float64)
+    values = [] if numbers is not None else _values(column)
+    if kind == "number" and numbers is None:
+        numbers = plain_numbers(values, gaps)
+    if numbers is not None:
+        return numbers, np.ones(len(numbers), np.bool_)
+    out, good = of_gaps(kind, len(values)), np.ones(len(values), np.bool_)
     for index, value in enumerate(values):
-        text = value.strip() if isinstance(value, str) else value
-        if is_gap(text) or (isinstance(text, str) and is_gap_text(text, gaps)):
-            continue
         try:
-            out[index] = _PARSERS[column.kind](text)
+            text = value.decode() if isinstance(value, bytes) else value
+            text = text.strip() if isinstance(text, str) else text
+            if not is_gap(text) and not (isinstance(text, str) and is_gap_text(text, gaps)):
+                out[index] = _PARSERS[kind](text)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
             good[index] = False
     return out, good
 
 
 def _number(value: Any) -> float:
+    if isinstance(value, timedelta):
+        return value / timedelta(days=1)
+    if isinstance(value, np.timedelta64):  # beside it in an array numbers are such, too
+        return float(value.astype(np.int64))
     if isinstance(value, date | complex):
         raise TypeError
     number = number_of(value)[0] if isinstance(value, str) else float(value)

@@ -172,12 +172,12 @@ DEEP, LONG, BOMB = deflated("[" * 100_000), deflated("9" * 4353), deflated(" " *
         ("specs", specs_of(SPEC.to_dict(), 3), "spec", "int"),
         ("specs", specs_of(3, {**SPEC.to_dict(), "center": {"as": 0}}), "spec", "int"),
         *(
-            ("specs", specs_of({**SPEC.to_dict(), "center": {"as": index}}), "center", "dict")
+            ("specs", specs_of({**SPEC.to_dict(), "center": {"as": index}}), "center", "dict of another shape or type")
             for index in (0, 1, -1, True, "0", None)
         ),
         ("specs", spec_with(hash_dim=0), "hash_dim", "0"),
         ("specs", spec_with(hash_dim=2.5), "hash_dim", "2.5"),
-        ("specs", spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index 0"),
+        ("specs", spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
         ("specs", spec_with(surprise=1), "spec", "unknown surprise"),
         ("classes", "{}", "classes", "dict"),
         ("classes", '{"a": 1}', "classes", "dict"),

@@ -16,7 +16,8 @@ from flwr_flynn.app.data.own_file import full_text, opened, own_share
 from flwr_flynn.app.data.private_file import private_file
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.private_rows import meaning, plain
+from flwr_flynn.federated.private_rows import meaning
+from flwr_flynn.tables.row_wise import as_kind
 from flwr_flynn.tables.table import Table
 from tests.app.data.private import private_share, share_of
 from tests.raising import raises
@@ -89,7 +90,7 @@ def test_a_quoted_field_may_span_lines_for_an_open_party_only(tmp_path: Path) ->
 
 
 def numbers_of(texts: list[str]) -> Any:
-    return plain(np.array(texts, object))
+    return as_kind("number", np.array(texts, object))[0]
 
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
