@@ -22,7 +22,15 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_files, mechanism, release_policy
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    GaussianRounds,
+    LaplaceCounts,
+    SimulatedRelease,
+    ledger_files,
+    mechanism,
+    release_policy,
+)
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_files import LedgerFile
@@ -615,6 +623,17 @@ def test_a_share_is_not_sent_again_to_be_taken_out(path):
     assert budget.recall(laplace(0.25), HERE.spec_fingerprint) == whole.counts
     with raises(PrivacyError, field="request"):
         budget.recall(laplace(0.125), HERE.spec_fingerprint)
+
+
+def test_a_share_of_a_round_is_drawn_once_for_each_share_of_the_counts(path):
+    mechanism = GaussianRounds(0.5, 1e-5, 2, **SHAPE, n_honest=4)
+    budget = open_budget(path, secure_sum=True)
+    asked = mechanism, HERE.spec_fingerprint, 1, 64 * "0", lambda: np.zeros((3, 2), np.int64)
+    for _ in range(2):
+        answer(budget, mechanism, HERE)
+        budget.release_round(*asked)
+        with raises(PrivacyError, field="round", got="1"):
+            budget.release_round(*asked)
 
 
 def test_looking_makes_no_ledger(path):
