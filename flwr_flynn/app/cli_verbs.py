@@ -22,7 +22,8 @@ from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
-from flwr_flynn.app.data.table_file import Dialect, Reading, TableFile, unlabelled
+from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
@@ -227,7 +228,11 @@ def predict(options: Namespace) -> int:
     model, threshold, keep = FlyNNClassifier.load(options.model), options.threshold, options.keep
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, Path(options.file), None, dialect_of(options))
-    kept = file.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep")) if keep else repeat(())
+    kept = (
+        file.source.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep"))
+        if keep
+        else repeat(())
+    )
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
-from flwr_flynn.app.data.table_file import Dialect
+from flwr_flynn.app.data.source import Dialect
 from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS

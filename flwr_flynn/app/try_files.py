@@ -27,9 +27,10 @@ from flwr.serverapp import Grid
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, CsvFile, codec
+from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
-from flwr_flynn.app.data.table_file import Reading, TableFile, ending, objects, unlabelled
+from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
@@ -150,12 +151,12 @@ def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path)
     if len(paths) > 1 or ending(path) != ".csv":
         raise ConfigError("--by", "one CSV file", f"{len(paths)} files, the first a {ending(path)} file")
     # The values of the column are read as labels are.
-    file = CsvFile(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
+    file = opened_csv(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
     n_without, file.n_unlabelled = file.n_unlabelled, 0
     file.check()
     (at,), dialect = file.indices([by], f"a column {by!r}"), file.reading.dialect
     rows_of: dict[str, list[Sequence[str]]] = {}
-    for row in file.cells(range(len(file.columns))):
+    for row in file.source.cells(range(len(file.columns))):
         rows_of.setdefault(row[at].strip(), []).append(row)
     rows_of = {value: rows for value, rows in rows_of.items() if not unlabelled(objects([value]))[0]}
     if not 1 <= len(rows_of) <= _MOST_PARTS:

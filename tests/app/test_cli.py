@@ -18,7 +18,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score
 
 from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.data import csv_file
+from flwr_flynn.app.data import table_file
 from flwr_flynn.app.data.own_file import opened
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
@@ -180,7 +180,7 @@ def predictions(text: str) -> list[list[str]]:
 def test_predict_finds_columns_by_name_and_ignores_others(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     model = plain_model(["a", "b"])
     X = np.random.default_rng(1).normal(size=(60, 2)).round(3) + 1.5
     lines = [f"{b:.3f},words,{a:.3f}" for a, b in X]
@@ -267,7 +267,7 @@ def figures(path: str) -> dict[str, float]:
 def test_figures_of_a_model_are_those_of_scikit_learn(
     n_classes: int, capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     random = np.random.default_rng(0)
     y = random.integers(n_classes, size=200)
     X = (random.normal(size=(200, 2)) + 1.5 * y[:, None]).round(3)

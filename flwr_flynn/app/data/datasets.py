@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.npz import ArrayFile, Arrays
+from flwr_flynn.app.data.npz import ArrayColumns
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
-from flwr_flynn.app.data.table_file import ENDINGS, Reading, TableFile, ending
+from flwr_flynn.app.data.source import ENDINGS, Reading, ending
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples
+from flwr_flynn.tables.table import Table
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -176,8 +178,8 @@ def _openml(source: str) -> Dataset:
     if bunch.target is None:
         raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
-    names = tuple(map(str, bunch.feature_names))
-    return _checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
+    columns, names = Table.of(X).columns if X.dtype.kind == "O" else [*X.T], tuple(map(str, bunch.feature_names))
+    return _checked(TableFile(ArrayColumns(source, columns, bunch.target, None, names or None), Reading()))
 
 
 @lru_cache(maxsize=2)

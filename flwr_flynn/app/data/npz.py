@@ -4,84 +4,79 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
-from flwr_flynn.app.data.table_file import Block, Layout, Reading, TableFile
+from flwr_flynn.app.data.source import Array, Features, Layout, Part, Reading, Source
 from flwr_flynn.errors import DataError, with_names, with_rows
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
-Array = npt.NDArray[Any]
-Features = tuple[str, ...]
 
+class ArrayColumns(Source):
+    """Columns in memory, with labels and ids behind them: of an NPZ file, or from elsewhere."""
 
-class Arrays(NamedTuple):
-    """Arrays of a file; `names` are those of the columns of `X`, None without."""
+    def __init__(
+        self, name: str, columns: Sequence[Array], y: Array | None, groups: Array | None, names: Features | None
+    ) -> None:
+        self.name, self.columns, self._n = name, names or (), len(columns)
+        self._all = [*columns, y, groups]
+        kinds = {"M": "date", "U": "category", "O": "category"}
+        self.kinds = [kinds.get(column.dtype.kind, "number") for column in columns]
+        self.keys = range(self._n + (y is not None))
+        # Labels come first in the order of the names.
+        self.key_names = None if names is None else [*names, *["\0"] * (y is not None)]
 
-    X: Array
-    y: Array | None
-    groups: Array | None
-    names: Features | None
-
-    def layout(self, name: str, reading: Reading) -> Layout:
-        """The layout of the columns of `X`; without names they are taken for features that are given by name."""
-        n, features = self.X.shape[1], reading.features
-        if self.names is not None:
-            return replace(reading, label=None, group="").layout(name, self.names)
+    def layout(self, reading: Reading) -> Layout:
+        """The columns by their use; without names they are taken for features that are given by name."""
+        n, features = self._n, reading.features
+        label, group = (None if self._all[index] is None else index for index in (n, n + 1))
+        if self.columns:
+            found = replace(reading, label=None, group="").layout(self.name, self.columns)
+            return found._replace(label=label, group=group)
         if reading.ignore:
-            raise DataError(name, "an array 'feature_names', which names the columns to ignore", "none")
+            raise DataError(self.name, "an array 'feature_names', which names the columns to ignore", "none")
         if features and (isinstance(features, Schema) or n != len(features)):
             wanted = len(features.columns if isinstance(features, Schema) else features)
-            raise DataError(name, f"an array 'feature_names', for the run's {wanted} features", f"{n} without names")
-        return Layout(None, None, [*range(n)], tuple(map(as_name, features)), ())  # type: ignore[arg-type]
+            raise DataError(
+                self.name, f"an array 'feature_names', for the run's {wanted} features", f"{n} without names"
+            )
+        return Layout(label, group, [*range(n)], tuple(map(as_name, features)), ())  # type: ignore[arg-type]
 
-    def cells(self, rows: slice = slice(None)) -> tuple[list[Array], list[str] | None]:
-        """The columns of some rows and their names, with the labels, which come first in the order of the names."""
-        columns = [*self.X[rows].T, *([] if self.y is None else [self.y[rows]])]
-        return columns, None if self.names is None else [*self.names, *["\0"] * (self.y is not None)]
+    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
+        """The rows."""
+        for rows in batches(len(self._all[0]), n_rows):  # type: ignore[arg-type]
+            yield Part(rows.stop - rows.start, partial(self._cells, rows))
 
+    def _cells(self, rows: slice, part: slice) -> list[Any]:
+        return [None if column is None else column[rows][part] for column in self._all]
 
-class ArrayFile(TableFile):
-    """Arrays in memory, from an NPZ file or elsewhere."""
+    def raw(self, index: int, values: Array) -> Raw:
+        """Numbers, dates or texts."""
+        if values.dtype.kind in "biuf":
+            return values
+        try:
+            column = values if values.dtype.kind == "O" else Table.of(values[:, None]).columns[0]
+        except DataError:
+            raise DataError(self.name, "numbers, texts or dates", f"an array of type {values.dtype}") from None
+        return column.tolist() if column.dtype.kind == "O" else column
 
-    def __init__(self, name: str, arrays: Arrays, reading: Reading) -> None:
-        super().__init__(name, reading)
-        layout = arrays.layout(name, reading)
-        self._arrays, self.names, self.left_out = arrays, layout.names, layout.left_out
-        self.is_named = bool(layout.names)
-        self.columns = self.key_names = tuple(arrays.cells(slice(0))[1] or ())
-        self._values = [_raw(name, arrays.X[:, index]) for index in layout.order]
-        kinds = {"f": "number", "M": "date"}
-        self.look(["category" if isinstance(v, list) else kinds.get(v.dtype.kind, "number") for v in self._values])
-
-    def blocks(self, with_cells: bool = False) -> Iterator[Block]:
-        """The rows, all at once."""
-        cells = self._arrays.cells()[0] if with_cells else ()
-        yield Block(self._values, self._arrays.y, self._arrays.groups, cells)
-
-
-def _raw(name: str, values: Array) -> Raw:
-    """A column as numbers, dates or texts."""
-    if values.dtype.kind in "biuf":
+    def labels(self, values: Array) -> Array:
+        """Labels or ids as they are."""
         return values
-    try:
-        column = Table.of(values[:, None]).columns[0]
-    except DataError:
-        raise DataError(name, "numbers, texts or dates", f"an array of type {values.dtype}") from None
-    return column.tolist() if column.dtype.kind == "O" else column
 
 
-def read_npz(path: Path, label: str | None, group: str = "") -> Arrays:
+def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
     """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,); no labels where `label` is None."""
     with _opened_npz(path, ["X", *([label] if label else []), *([group] if group else [])]) as (has_names, array):
         X, y, groups = array("X"), array(label) if label else None, array(group) if group else None
@@ -93,7 +88,7 @@ def read_npz(path: Path, label: str | None, group: str = "") -> Arrays:
     if names is not None and (names.dtype.kind != "U" or names.shape != X.shape[1:]):
         got = f"type {names.dtype.kind!r} of shape {names.shape}"
         raise DataError(path.name, f"'feature_names' to be {X.shape[1]} strings", got)
-    return Arrays(X, y, groups, None if names is None else tuple(map(as_name, names.tolist())))
+    return ArrayColumns(path.name, [*X.T], y, groups, None if names is None else tuple(map(as_name, names.tolist())))
 
 
 @contextmanager

@@ -5,28 +5,43 @@ from __future__ import annotations
 import csv
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.csv_file import CsvFile, detected, header_of
+from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import ArrayFile, read_npz
-from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
-from flwr_flynn.app.data.private_file import PrivateFile, private_file
-from flwr_flynn.app.data.table_file import ALL, ENDINGS, Dialect, Reading, TableFile, ending, objects, unreadable
+from flwr_flynn.app.data.npz import read_npz
+from flwr_flynn.app.data.parquet_file import ParquetColumns
+from flwr_flynn.app.data.source import (
+    ALL,
+    ENDINGS,
+    MOST_ROWS,
+    Dialect,
+    Reading,
+    Source,
+    ending,
+    keys_of,
+    mapped,
+    objects,
+    unreadable,
+)
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -36,13 +51,22 @@ _KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:
     """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`)."""
-    label = reading.label if reading.label != "" else "y" if ending(path) == ".npz" else "label"
     by_schema = reading.schema is not None and reading.schema.is_named and not reading.features
     features: Any = reading.schema if by_schema else tuple(reading.features)  # type: ignore[arg-type]
-    reading = replace(reading, label=label, features=features)
-    if ending(path) == ".npz":
-        return ArrayFile(path.name, read_npz(path, label, reading.group), reading)
-    return CsvFile(path, reading) if ending(path) == ".csv" else ParquetFile(path, reading)
+    reading = replace(reading, label=label_of(path, reading.label), features=features)
+    if ending(path) == ".csv":
+        return opened_csv(path, reading)
+    return TableFile(_typed_source(path, reading), reading)
+
+
+def label_of(path: Path, label: str | None) -> str | None:
+    """The label column of a file, where it may not be given."""
+    return label if label != "" else "y" if ending(path) == ".npz" else "label"
+
+
+def _typed_source(path: Path, reading: Reading) -> Source:
+    """A file whose columns have types."""
+    return read_npz(path, reading.label, reading.group) if ending(path) == ".npz" else ParquetColumns(path)
 
 
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
@@ -67,11 +91,8 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
             return [*map(as_name, header_of(path, detected(path, dialect)))]
         except (OSError, UnicodeError, csv.Error) as error:
             raise unreadable(path, error) from None
-    if ending(path) == ".npz":
-        names = read_npz(path, None).names
-        return None if names is None else list(names)
-    with opened_parquet(path) as file:
-        return [*map(as_name, parquet_columns(file.schema_arrow))]
+    source = _typed_source(path, Reading(label=None))
+    return [*map(as_name, source.columns)] or (None if ending(path) == ".npz" else [])
 
 
 def full_text(error: BaseException) -> str:
@@ -114,13 +135,56 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
-    """The rows of a private party's file, see `private_file`; a secret of the party decides about those held out.
+    """The rows of a private party's file; a secret of the party decides about those held out.
 
     Rows are held out only if results on them may leave the party.
     """
     rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
     asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore"))
     return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())
+
+
+def private_file(path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None) -> PrivateFile:
+    """The rows of a private party's file; its column of ids, for the held-out rule, is no feature."""
+    reading = replace(reading, label=label_of(path, reading.label))
+    try:
+        source = CsvLines(path) if ending(path) == ".csv" else _typed_source(path, reading)
+        return PrivateFile(source, reading, label_map or {})
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+class PrivateFile(RowReader):
+    """Rows of a private party's file, which are read one by one, with those that are held out.
+
+    A file that no parser reads is an error of the constructor, which decodes all of it, whatever will be asked. After
+    that no row decides about the file or about other rows: every line of a CSV file is a row by itself, and a text of a
+    Parquet file that cannot be decoded is a missing value.
+    """
+
+    def __init__(self, source: Source, reading: Reading, label_map: Mapping[str, str]) -> None:
+        self._source, self._held_out, self._label_map = source, reading.held_out, label_map
+        self._layout = layout = source.layout(reading)
+        self.names, self.width = layout.names or None, len(layout.order)
+        self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
+
+    def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
+        """The training rows, or those that are held out, at most so many at a time."""
+        if held_out and self._held_out is None:
+            return
+        for part in self._source.parts(n_rows):
+            yield Block(part.n, partial(self._one_side, part.cells, held_out))
+
+    def _one_side(self, read: Callable[[slice], Any], held_out: bool, part: slice) -> tuple[Any, Any]:
+        cells, layout = read(part), self._layout
+        columns = [cells[index] for index in layout.order]
+        columns = [values if isinstance(values, np.ndarray) else objects(values) for values in columns]
+        X: Any = Table(self.names, columns) if self.names else np.stack(columns, axis=1)
+        y = mapped(objects(self._source.labels(cells[layout.label])), self._label_map)
+        if self._held_out is None:
+            return X, y
+        side = np.flatnonzero(self._held_out.mask(keys_of(self._source, cells, layout.group)) == held_out)
+        return X[side], y[side]
 
 
 _WIDEST = 256  # bytes of a label in an array of NumPy

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.table_file import Block, Reading, TableFile, objects
+from flwr_flynn.app.data.source import Array, Part, Source, objects
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.table import Table
@@ -82,12 +83,12 @@ def _plain(value: Any) -> Any:
 
 
 def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
-    """The values of an Arrow array: numbers without gaps, dates, or Python's values with None for those missing."""
+    """The values of an Arrow array: numbers without gaps, dates, days, or values with None for a gap."""
     kind = type_of(column.type)
     if kind == "date":
         return moments(column)
-    if kind in ("", "span"):
-        return [None] * len(column)
+    if import_module("pyarrow").types.is_duration(column.type):
+        return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
     if kind == "plain" and not column.null_count:
         numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return numbers
@@ -112,68 +113,57 @@ def moments(chunk: Any) -> npt.NDArray[Any]:
     return np.where(is_gap, np.datetime64("NaT"), found.astype("datetime64[us]"))
 
 
-Array = npt.NDArray[Any]
-
-_ROWS = 2**16  # at a time
-_VALUES = 2**22  # at a time
-
-
-class ParquetFile(TableFile):
+class ParquetColumns(Source):
     """A Parquet file: nulls are gaps, and dates with a time zone are in UTC."""
 
-    def __init__(self, path: Path, reading: Reading) -> None:
-        super().__init__(path.name, reading)
-        self._path = path
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = path.name, path
         with opened_parquet(path) as file:
-            schema, n_promised = file.schema_arrow, file.metadata.num_rows
+            schema, self._n_promised = file.schema_arrow, file.metadata.num_rows
             self.columns = tuple(parquet_columns(schema))
-        self._layout = layout = reading.layout(path.name, self.columns)
-        self.names, self.left_out = layout.names, layout.left_out
-        self._types = {name: schema.field(name).type for name in self.columns}
-        self.key_names = tuple(name for name in self.columns if type_of(self._types[name]))
-        self.look([_KINDS.get(kind := type_of(self._types[self.columns[index]]), kind) for index in layout.order])
-        if self.n_rows != n_promised and layout.order:  # a damaged file
-            raise DataError(path.name, "as many rows as the file says", "more or fewer")
+        types = [type_of(schema.field(name).type) for name in self.columns]
+        self.kinds = [_KINDS.get(kind, kind) for kind in types]
+        self.keys = [index for index, kind in enumerate(types) if kind]
+        self.key_names = [self.columns[index] for index in self.keys]
+        self._n_gaps: dict[int, int] = {}  # of the columns in the part that was read last
 
-    def blocks(self, with_cells: bool = False) -> Iterator[Block]:
-        """The rows of the file, some at a time."""
-        label, group = (None if at is None else self.columns[at] for at in (self._layout.label, self._layout.group))
-        features = [self.columns[index] for index in self._layout.order]
-        wanted = [*self.columns] if with_cells else [name for name in (*features, label, group) if name is not None]
-        # Nothing is asked of pyarrow about columns that are not read.
-        read = [name for name in dict.fromkeys(wanted) if type_of(self._types[name])]
-        rows = max(1, min(_ROWS, _VALUES // max(1, len(wanted))))
+    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
+        """The rows. Nothing is asked of pyarrow about columns that are not read."""
+        read = [self.columns[index] for index in self.keys if wanted is None or index in wanted]
+        n_found = 0
         with opened_parquet(self._path) as file:
-            for batch in file.iter_batches(batch_size=rows, columns=read, use_pandas_metadata=False):
-                found, n = {name: batch.column(name) for name in read}, batch.num_rows
-                columns = [_values(found[name]) if name in found else np.full(n, np.nan) for name in features]
-                labels, ids = (None if name is None else _labels(found.get(name), n) for name in (label, group))
-                cells = [arrow_column(found[name]) for name in self.key_names] if with_cells else ()
-                yield Block(columns, labels, ids, cells)
+            for batch in file.iter_batches(batch_size=n_rows, columns=read, use_pandas_metadata=False):
+                n_found += batch.num_rows
+                yield Part(batch.num_rows, partial(self._cells, batch, {*read}))
+        if n_found != self._n_promised:  # a damaged file
+            raise DataError(self.name, "as many rows as the file says", "more or fewer")
+
+    def _cells(self, batch: Any, read: set[str], part: slice) -> list[Any]:
+        start, stop, _ = part.indices(batch.num_rows)
+        values: list[Any] = [[None] * (stop - start)] * len(self.columns)
+        for index in [index for index, name in enumerate(self.columns) if name in read]:
+            column = batch.column(self.columns[index]).slice(start, stop - start)
+            values[index], self._n_gaps[index] = arrow_column(column), column.null_count
+        return values
+
+    def raw(self, index: int, values: Any) -> Raw:
+        """Numbers, durations in days, dates, or texts with None for a missing one."""
+        if isinstance(values, np.ndarray):
+            if values.dtype.kind == "M" and np.isnat(values).sum() > self._n_gaps[index]:
+                raise DataError("dates", "times within 290,000 years of 1970", "others")
+            return values
+        if self.kinds[index] in ("category", "levels"):
+            return [None if value is None else str(value) for value in values]
+        return np.array([np.nan if value is None else float(value) for value in values])
+
+    def labels(self, values: Any) -> Array:
+        """Labels as they stand, None for those that are missing or cannot be decoded."""
+        if isinstance(values, np.ndarray) and values.dtype.kind != "M":
+            return values
+        return objects(values if isinstance(values, list) else [None] * len(values))
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(use_pandas_metadata=False):
                 yield from zip(*(arrow_values(batch.column(self.columns[index])) for index in indices), strict=True)
-
-
-def _values(column: Any) -> Raw:
-    """The values of an Arrow array: numbers, durations in days, dates, or texts with None for a missing one."""
-    if import_module("pyarrow").types.is_duration(column.type):
-        return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
-    kind, values = type_of(column.type), arrow_column(column)
-    if kind == "date" and np.isnat(values).sum() > column.null_count:
-        raise DataError("dates", "times within 290,000 years of 1970", "others")
-    if isinstance(values, np.ndarray):
-        return values
-    if kind in ("text", "levels"):
-        return [None if value is None else str(value) for value in values]
-    return np.array([np.nan if value is None else float(value) for value in values])
-
-
-def _labels(column: Any, n: int) -> Array:
-    """Labels as they stand, None for those that are missing or cannot be decoded."""
-    is_read = column is not None and type_of(column.type) in ("plain", "decimal", "text", "levels")
-    values = arrow_column(column) if is_read else [None] * n
-    return values if isinstance(values, np.ndarray) else objects(values)

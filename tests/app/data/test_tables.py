@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data import csv_file, own_file
+from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.csv_file import detected
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import columns_of, counted, encoded_share, opened, own_share
-from flwr_flynn.app.data.table_file import Dialect, Reading
+from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
@@ -215,7 +215,7 @@ def test_another_column_tells_that_the_month_is_first(tmp_path: Path) -> None:
 def test_the_first_rows_do_not_decide_about_the_kind(
     first: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 8)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 8)
     rows = [f"{first},{i},x\n" for i in range(200)]
     forth = opened(written(tmp_path, "a,b,label\n" + "".join([*rows, f"{last},0,x\n"])))
     back = opened(written(tmp_path, "a,b,label\n" + "".join([f"{last},0,x\n", *rows]), "back.csv"))
@@ -249,7 +249,7 @@ def test_values_are_the_same_however_many_rows_are_read_at_a_time(
         assert error.expected == "one header"
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_file, "CHUNK", 1)
+        patch.setattr(table_file, "MOST_ROWS", 1)
         parts = opened(path, Reading(dialect=given_dialect))
         others = [table for table, *_ in parts.tables()]
     assert [(each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in whole.reports] == [
@@ -318,7 +318,7 @@ def test_values_of_another_kind_than_the_schema_s_are_counted(
 def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     rng = np.random.default_rng(0)
     rows = [
         f"{rng.integers(100) or ''},{rng.choice(['01', '1A', ''])},2024-01-{i % 28 + 1:02},c{i % 3}\n"
