@@ -28,6 +28,8 @@ NATURAL = "natural-id"
 PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
 """Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a column other than the label."""
 
+SCALINGS = ("default", "none", "auto")
+
 _FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})  # arguments of partitioners that other settings determine
 _MAX_PARTIES = 10**6  # of a simulation
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
@@ -39,14 +41,13 @@ _simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
 _fixed = partial(setting, fixed_by_federation=LATER)
 _private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
+_bounded = partial(setting, fixed_by_federation=("withdraw", "evaluate"))
 _scored = partial(setting, fixed_by_federation=("evaluate",))
 
 
 @dataclass(frozen=True)
 class DataSettings(Settings):
     """The data set of a simulation, and its test samples; a deployed party has its own data in its node config."""
-
-    group = "data"
 
     dataset: str = _simulated("digits", "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file")
     label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
@@ -55,10 +56,8 @@ class DataSettings(Settings):
 
 
 @dataclass(frozen=True)
-class PartitionSettings(Settings):
+class PartitionerSettings(Settings):
     """The partitioner of flwr-datasets that distributes the data of a simulation, and its parameters."""
-
-    group = "partitioner"
 
     partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
     alpha: float = _simulated(0.1, "`dirichlet`: concentration; small is skewed", above=0)
@@ -67,19 +66,16 @@ class PartitionSettings(Settings):
 
 @dataclass(frozen=True)
 class HashSettings(Settings):
-    """The hash, and the scaling of the features before it."""
+    """The hash, and the scaling of the features before it.
 
-    group = "hash"
+    With `scaling = auto` hashes follow from histograms of the columns; `effort` is its bytes and time.
+    """
 
     scaling: str = _fixed(
-        "default",
-        "`auto`: hashes from histograms of columns; `none`: raw columns; `default`: `auto`, where nothing forbids it",
-        choices=("default", "none", "auto"),
+        "default", "`auto`: from histograms of the columns, the default where it can be", choices=SCALINGS
     )
     effort: str = _fixed(
-        "default",
-        "bytes and time of `auto`: `quick` is one hash, `default` a committee, `thorough` that and a Gram matrix",
-        choices=EFFORTS,
+        "default", "`quick`: one hash; `default`: several; `thorough`: and a Gram matrix", choices=EFFORTS
     )
     min_examples: int = _simulated(5, "the parties' `min-examples`; a deployed party has its own", low=1)
     seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
@@ -93,8 +89,6 @@ class HashSettings(Settings):
 class ScoringSettings(Settings):
     """The scoring of the model."""
 
-    group = "scoring"
-
     decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
     rule: str = _scored("balanced", "scoring rule", choices=RULES)
     class_weight: str = _fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
@@ -104,8 +98,6 @@ class ScoringSettings(Settings):
 @dataclass(frozen=True)
 class PrivacySettings(Settings):
     """Noise on the counts, and the privacy guarantee."""
-
-    group = "privacy"
 
     epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
     delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
@@ -120,55 +112,38 @@ class PrivacySettings(Settings):
 
 @dataclass(frozen=True)
 class SecureSettings(Settings):
-    """Secure sums, and one noise that their parties share."""
+    """Secure sums, and one noise that their parties share.
 
-    group = "secure"
+    Statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay. With
+    `epsilon` and `delta` they share one noise, where `honest-parties` of them follow the protocol, keep their share to
+    themselves and stay to the end.
+    """
 
-    secure: bool = _fixed(
-        False,
-        "statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay; "
-        "needs `max-examples`, or `honest-parties` with `epsilon`",
-    )
+    secure: bool = _fixed(False, "sum by Flower's SecAgg+; needs `max-examples`, or `honest-parties` with `epsilon`")
     honest_parties: int = _fixed(
-        0,
-        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on, where so many parties follow "
-        "the protocol, keep their share to themselves and stay to the end; 0: a noise for each party",
-        low=0,
-        high=10**6,
+        0, "parties that share one noise, honestly and to the end; turns `secure` on; 0: one each", low=0, high=10**6
     )
-    max_examples: int = setting(
-        0, "most samples of a party; 0: no limit", low=0, high=2**29, fixed_by_federation=("withdraw", "evaluate")
-    )
+    max_examples: int = _bounded(0, "most samples of a party; 0: no limit", low=0, high=2**29)
 
 
 @dataclass(frozen=True)
 class FederationSettings(Settings):
-    """The action of the run, the federation that it makes or changes, and the parties that take part."""
+    """The action of the run, the federation that it makes or changes, and the parties that take part.
 
-    group = "federation"
+    `train` makes a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, `update`
+    takes over changed samples, `evaluate` distributes the model, and `resume` goes on with a stopped run. A schema is
+    learned, in one more round, for categories, dates or gaps of a simulation, and in a deployment without
+    `feature-names` and `n-features`.
+    """
 
-    action: str = setting(
-        "train",
-        "`train`: make a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, "
-        "`update` takes over changed samples, `evaluate` distributes the model, `resume` goes on with a stopped run",
-        choices=("train", *LATER),
-    )
+    action: str = setting("train", "`train` makes a federation, others go on with its file", choices=("train", *LATER))
     federation: str = setting("", "the server's own file of it; not given: `federation.npz` in the output folder")
     parties: str = _simulated("", "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: all")
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
-    min_parties: int = setting(
-        0,
-        "parties that must be counted, and reply in each later phase, or that must join, leave or change; 0: "
-        "`min-available`, or one with `join`, `withdraw` and `update`",
-        low=0,
-    )
+    min_parties: int = setting(0, "parties that must reply; 0: `min-available`, or one to join, leave or change", low=0)
     feature_names: str = _deployed("", "the columns that each party reads as features, as a list")
     n_features: int = _deployed(0, "number of columns, all numbers without gaps and without names in common", low=0)
-    schema: str = _fixed(
-        "",
-        "`schema.toml`, the server's own file; or `learn`, in one more round. Not given: `learn` for categories, dates "
-        "or gaps of a simulation, and in a deployment without `feature-names` and `n-features`",
-    )
+    schema: str = _fixed("", "the server's own `schema.toml`, or `learn`; not given: `learn`, where columns need it")
     ignore: str = _fixed("", "columns that are not used where a schema is learned, as a list")
     keep: str = _fixed("", "columns that are used though they look like ids or notes, as a list")
     n_examples: int = _deployed(0, "rough number of samples at all parties together, if public", low=0)
@@ -176,19 +151,18 @@ class FederationSettings(Settings):
 
 
 @dataclass(frozen=True)
-class ProcessSettings(Settings):
-    """The limits of the run, and its output."""
+class RunSettings(Settings):
+    """The limits of the run, and its output.
 
-    group = "run"
+    By default the model is evaluated on held-out samples, and selected by leave-one-out, but not beside noisy counts in
+    a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`.
+    """
 
     timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
-    nodes_at_a_time: int = setting(
-        0, "for thousands of parties: ask so many at a time, by Flower's Message API; 0: all at once", low=0, high=10**6
-    )
+    nodes_at_a_time: int = setting(0, "ask so many, by Flower's Message API; 0: all at once", low=0, high=10**6)
     evaluate: str = setting(
         "auto",
-        "evaluate the model on held-out samples, and select by leave-one-out; `auto`: yes, but not beside noisy counts "
-        "in a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`",
+        "evaluate and select; `auto`: not beside noisy counts of a deployment",
         choices=("auto", "true", "false"),
     )
     group_column: str = setting("", "a category among the columns: the report has figures by its levels, too")
@@ -200,13 +174,13 @@ class ProcessSettings(Settings):
 
 @dataclass(frozen=True)
 class RunConfig(
-    ProcessSettings,
+    RunSettings,
     FederationSettings,
     SecureSettings,
     PrivacySettings,
     ScoringSettings,
     HashSettings,
-    PartitionSettings,
+    PartitionerSettings,
     DataSettings,
 ):
     """The settings of one `flwr run`, with the rules between them and the values that follow from them."""

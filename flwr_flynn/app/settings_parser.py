@@ -59,7 +59,6 @@ class Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
     source: ClassVar[str]  # the mapping's name in messages
-    group: ClassVar[str] = ""
     foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
     gone: ClassVar[Mapping[str, str]] = {}  # keys of earlier versions, with what there is instead
 
@@ -104,7 +103,7 @@ class Settings:
     def rows(cls) -> list[Row]:
         """All settings, those of a group together."""
         owners = [each for each in reversed(cls.__mro__) if issubclass(each, Settings)]
-        groups = {name: owner.group for owner in owners for name in get_annotations(owner)}
+        groups = {name: group_of(owner) for owner in owners for name in get_annotations(owner)}
         return [Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"]) for f in fields(cls)]
 
     def is_given(self, name: str) -> bool:
@@ -119,6 +118,11 @@ class Settings:
         """The error about a setting, by default with its value."""
         shown = (in_json(getattr(self, name)) if getattr(self, name) != "" else "none") if got is None else got
         return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
+
+
+def group_of(owner: type[Settings]) -> str:
+    """The name of a group: that of its class."""
+    return owner.__name__.removesuffix("Settings").lower()
 
 
 def key_of(name: str) -> str:
@@ -145,12 +149,10 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
             whole = int(value) if isinstance(value, float) and value.is_integer() else value
-            least = -_validation.LARGEST if facts.low is None else int(facts.low)
             most = _validation.LARGEST if facts.high is None else int(facts.high)
-            return _validation.integer(field, whole, least, most)
-        low, above = (-math.inf if bound is None else bound for bound in (facts.low, facts.above))
-        high, below = (math.inf if bound is None else bound for bound in (facts.high, facts.below))
-        return _validation.number(field, value, low, high, above=above, below=below)
+            return _validation.integer(field, whole, 0 if facts.low is None else int(facts.low), most)
+        bounds = {"least": facts.low, "most": facts.high, "above": facts.above, "below": facts.below}
+        return _validation.number(field, value, **{name: n for name, n in bounds.items() if n is not None})
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")
         raise ConfigError(field, expected, in_json(value)) from None
