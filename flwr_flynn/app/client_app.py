@@ -23,7 +23,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
+from flwr.common import NDArrays, Scalar
 from flwr.common.logger import log
 
 from flwr_flynn._files import writing
@@ -34,14 +34,11 @@ from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.disclosure import Disclosure
-from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message, records, secagg
-from flwr_flynn.flower.client import FlyNNClient, PartyClient
+from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.schema import Schema
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
@@ -51,27 +48,20 @@ OnAnswer = Callable[[Disclosure], object]
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
-class UnreadyClient(PartyClient):
+class UnreadyClient(FlyNNClient):
     """Client of a party that cannot participate; its replies have its name and the reason, unlike an exception."""
 
     def __init__(self, name: str | None, reason: str, on_answer: OnAnswer | None = None) -> None:
-        self._party = Party(Samples([], []), PartyOptions(name, on_answer=on_answer))
+        super().__init__([], [], name=name, on_answer=on_answer)
         self._reason = reason
 
-    def fit(self, ins: FitIns) -> FitRes:
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Refuse."""
-        refusal = self._refusal(ins.config, TRAIN)
-        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, refusal)
+        return [], 0, self.party.decline(self._reason, config, TRAIN).metrics
 
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Refuse."""
-        return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self._refusal(ins.config, EVALUATE))
-
-    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
-        return self._refusal(config, channel)
-
-    def _refusal(self, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
-        return self._party.decline(self._reason, config, channel).metrics
+        return 0.0, 0, self.party.decline(self._reason, config, EVALUATE).metrics
 
 
 def client_fn(context: Context) -> Client:
@@ -103,22 +93,17 @@ def deployed_client(context: Context) -> Client:
     """The party of a deployed node, by its node config alone, in which each key must be known."""
     name = str(context.node_config.get("party-id", "")) or None
 
-    def make(on_answer: OnAnswer | None) -> Client:
+    def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
-        budget = own_budget(node)
-
-        def load(features: Features, node: NodeConfig = node) -> Samples:
-            if isinstance(features, Schema):
-                return own_file.encoded_share(node, features)
-            return own_file.own_share(node, features)
-
+        budget, load = own_budget(node), partial(own_file.own_share, node)
+        previous = replace(node, data_path=node.previous_path)
         return FlyNNClient(
             load=own_file.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
             class_prior=node.class_prior,
             leaves=node.leave,
-            previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
+            previous=partial(own_file.own_share, previous) if node.previous_path else None,
             secure=node.secure,
             gram=node.gram,
             response_seconds=node.response_seconds,
@@ -126,7 +111,7 @@ def deployed_client(context: Context) -> Client:
             on_model=_keeper(context.node_config),
             on_answer=on_answer,
             **_common(node, name),
-        ).to_client()
+        )
 
     return _ready(make, name, lambda: own_record(context))
 
@@ -136,7 +121,7 @@ def simulated_client(context: Context) -> Client:
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
-    def make(_: OnAnswer | None) -> Client:
+    def make(_: OnAnswer | None) -> FlyNNClient:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
             raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
@@ -157,7 +142,7 @@ def simulated_client(context: Context) -> Client:
             gram=True,
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),  # nodes have other ids in each run
             **_common(config, name),
-        ).to_client()
+        )
 
     return _ready(make, name)
 
@@ -169,19 +154,20 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
 
 
 def _ready(
-    make: Callable[[OnAnswer | None], Client], name: str | None, record: Callable[[], OnAnswer | None] = lambda: None
+    make: Callable[[OnAnswer | None], FlyNNClient], name: str | None, record: Callable[[], Any] = lambda: None
 ) -> Client:
     """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
     on_answer = None
     try:
         on_answer = record()
-        return make(on_answer)
+        return make(on_answer).to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
-        return UnreadyClient(name, str(error), on_answer)
+        reason = str(error)
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
         log(ERROR, "FlyNN: cannot participate", exc_info=error)
-        return UnreadyClient(name, f"failed with {type(error).__name__}", on_answer)
+        reason = f"failed with {type(error).__name__}"
+    return UnreadyClient(name, reason, on_answer).to_client()
 
 
 def own_budget(node: NodeConfig) -> Budget | None:

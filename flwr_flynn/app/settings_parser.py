@@ -151,7 +151,7 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
             whole = int(value) if isinstance(value, float) and value.is_integer() else value
             most = _validation.LARGEST if facts.high is None else int(facts.high)
             return _validation.integer(field, whole, 0 if facts.low is None else int(facts.low), most)
-        bounds = {"least": facts.low, "most": facts.high, "above": facts.above, "below": facts.below}
+        bounds: dict[str, Any] = {"least": facts.low, "most": facts.high, "above": facts.above, "below": facts.below}
         return _validation.number(field, value, **{name: n for name, n in bounds.items() if n is not None})
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")

@@ -26,6 +26,7 @@ from flwr_flynn.app.data.source import (
     Dialect,
     Reading,
     Source,
+    Wanted,
     ending,
     keys_of,
     mapped,
@@ -117,14 +118,16 @@ def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | 
     return file
 
 
-def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Samples:
+def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
 
     X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
-    summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
-    the schema. `names` are those of an array's columns, where no others were asked for.
+    summary, from which a schema follows. By a schema X is its numbers. `names` are those of an array's columns, where
+    no others were asked for.
     """
-    file = opened_own(node, features, schema)
+    if isinstance(features, Schema):
+        return encoded_share(node, features)
+    file = opened_own(node, features)
     if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
         file.check()
         return Samples(counted(file), np.zeros(0))

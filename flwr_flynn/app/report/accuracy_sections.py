@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flwr_flynn._markup import NONE, Markup, count, figure, table
+from flwr_flynn._markup import NONE, Markup, bars, count, figure, table
 from flwr_flynn._text import cell
-from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, with_interval
+from flwr_flynn.app.report.pictures import Interval, curve, gallery, reliability, shades, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
@@ -43,35 +43,37 @@ def figures_of(report: Report) -> dict[str, Any]:
 
 def accuracy(report: Report) -> Section:
     """Accuracy by party, worst first."""
-    evaluation = report["evaluation"] or {}
+    evaluation, title = report["evaluation"] or {}, "Accuracy by party"
     of_party = {party["name"]: party for party in figures_of(report)["parties"]}
-    rows = sorted(evaluation.get("parties", ()), key=lambda party: (party["accuracy"], party["name"]))
-    if not rows:
-        return Section("Accuracy by party", [])
-    with_ends = [(party["name"], _share(party["accuracy"], party["examples"])) for party in rows]
+    parties = sorted(evaluation.get("parties", ()), key=lambda party: (party["accuracy"], party["name"]))
+    if not parties:
+        return Section(title, [])
     keys = ("auroc", "brier", "calibration_error") if of_party else ()
-    listed = [
-        (name, party["examples"], *map(with_interval, (ends, *(of_party.get(name, {}).get(key) for key in keys))))
-        for party, (name, ends) in zip(rows[:MOST_ROWS], with_ends, strict=False)
+    rows = [
+        (party["name"], party["examples"], _share(party), *(of_party.get(party["name"], {}).get(key) for key in keys))
+        for party in parties
     ]
-    head = ("party", "test samples", "accuracy", *(NAMES[key] for key in keys))
-    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first"
-    said += (
-        f", with 95 % intervals. The dashed line is the accuracy over all samples, {figure(evaluation['accuracy'])}."
-    )
-    title = "Accuracy by party"
-    parts = [
-        sentence(said),
-        intervals(title, f"{title}; the table below has the numbers", with_ends[:MOST_BARS], evaluation["accuracy"]),
-        left_out(len(rows), "parties", MOST_BARS, " of the picture, the best ones"),
-        more("Figures by party as a table", table("Figures by party", head, listed)),
-        left_out(len(rows), "parties", order=" of the table, the best ones"),
-    ]
-    return Section(title, [], parts)
+    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first. "
+    said += f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
+    head = "party", "test samples", "accuracy", *(NAMES[key] for key in keys)
+    return Section(title, [], [sentence(said), *_figures(title, "parties", head, rows)])
 
 
-def _share(value: float, n: int) -> Sequence[float]:
-    return share(value * n, n) or (value,) * 3
+def _share(party: dict[str, Any]) -> Interval:
+    accuracy, n = party["accuracy"], party["examples"]
+    return share(accuracy * n, n) or (accuracy,) * 3
+
+
+def _figures(title: str, noun: str, head: Sequence[str], rows: Sequence[Any]) -> list[Markup | None]:
+    """Rows of a name, a number of samples and figures with intervals: the first as bars, and all as a table."""
+    shown = [(name, n, *map(with_interval, figures)) for name, n, *figures in rows]
+    caption = f"Figures {title.removeprefix('Accuracy ')}"
+    known = [(name, with_interval(value), value[0]) for name, _, value, *_ in rows if value]
+    return [
+        bars(title, f"{title}; the table below has the numbers", known[:MOST_BARS]) if known else None,
+        more(f"{caption} as a table", table(caption, head, shown[:MOST_ROWS])),
+        left_out(len(rows), noun),
+    ]
 
 
 def scores(report: Report) -> Section:
@@ -89,19 +91,19 @@ def scores(report: Report) -> Section:
     if samples < evaluation["examples"]:
         said += f"{count(evaluation['examples'] - samples, 'more sample')} are of parties below their floor. "
     parts: list[Markup | None] = [sentence(said)]
+    classes = _shown(report)
     rates = [
         (of["label"], f"{row['threshold']:g}", _in_words(of, row), *(with_interval(row[name]) for name in _RATES))
-        for of in _shown(report)[:MOST_CLASSES]
+        for of in classes[:MOST_CLASSES]
         for row in of["thresholds"][:MOST_CLASSES]
     ]
     if rates:
         columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
         shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS], "thresholds")
         noted = left_out(len(rates), "rows")
-        parts += [shown, noted] if len(_shown(report)) == 1 else [more("Thresholds of the probability", shown, noted)]
-    return Section(
-        "Figures", _overall(evaluation, overall), [*parts, left_out(len(_shown(report)), "classes", MOST_CLASSES)]
-    )
+        parts += [shown, noted] if len(classes) == 1 else [more("Thresholds of the probability", shown, noted)]
+    parts.append(left_out(len(classes), "classes", MOST_CLASSES))
+    return Section("Figures", _overall(evaluation, overall), parts)
 
 
 def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
@@ -111,8 +113,7 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
     facts = [(name, with_interval(overall[key])) for key, name in NAMES.items() if overall.get(key)]
     facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
     if worst := evaluation["worst_party"]:
-        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"
-        facts.append(("worst party", shown))
+        facts.append(("worst party", f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"))
     if prior := evaluation.get("class_prior"):
         worst = prior["worst_party"]
         shown = f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
@@ -187,17 +188,11 @@ def subgroups(report: Report) -> Section:
     if not groups or not groups["levels"]:
         return Section("Subgroups", [])
     levels = sorted(groups["levels"], key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0)
-    known = [(level["level"], level["accuracy"]) for level in levels if level["accuracy"]]
     keys = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
-    rows = [(level["level"], level["examples"], *(with_interval(level[key]) for key in keys)) for level in levels]
-    title, head = f"Accuracy by level of {groups['column']}", ["level", "samples", *(NAMES[key] for key in keys)]
-    parts = [
-        sentence(f"Test samples by the level of the column {groups['column']}, the lowest accuracy first."),
-        intervals(title, f"{title}; the table below has the numbers", known[:MOST_BARS], None) if known else None,
-        more("Subgroups as a table", table(f"Figures by level of {groups['column']}", head, rows[:MOST_ROWS])),
-        left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
-    ]
-    return Section("Subgroups", [], parts)
+    rows = [(level["level"], level["examples"], *map(level.get, keys)) for level in levels]
+    column, head = groups["column"], ["level", "samples", *(NAMES[key] for key in keys)]
+    said = sentence(f"Test samples by the level of the column {column}, the lowest accuracy first.")
+    return Section("Subgroups", [], [said, *_figures(f"Accuracy by level of {column}", "levels", head, rows)])
 
 
 def as_csv(report: Report) -> str:

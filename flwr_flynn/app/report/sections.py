@@ -84,14 +84,10 @@ def participation(report: Report) -> Section:
         shown = table("Members of the federation", ("party", "in this run"), marked[:MOST_ROWS])
         parts += [shown, left_out(len(marked), "members")]
     if parties:
-        sent = [NONE if party["bytes"] is None else in_bytes(party["bytes"]) for party in parties]
-        listed = [
-            (party["name"], party["examples"], size, party["seconds"])
-            for party, size in zip(parties, sent, strict=True)
-        ]
+        listed = [(party["name"], party["examples"], in_bytes(party["bytes"]), party["seconds"]) for party in parties]
         columns = "party", "samples", "bytes sent", "seconds"
-        shown = table("Parties that took part", columns, listed[:MOST_ROWS])
-        parts.append(more("Parties that took part", shown, left_out(len(parties), "parties")))
+        title = "Parties that took part"
+        parts.append(more(title, table(title, columns, listed[:MOST_ROWS]), left_out(len(parties), "parties")))
     return Section("Who took part", facts, parts)
 
 
@@ -145,15 +141,11 @@ def skew(report: Report) -> Section:
         return float(sum(min(n / sum(sizes[party]), m / sum(pooled)) for n, m in pairs))
 
     rows = [("all parties", pooled), *((name, sizes[name]) for name in sorted(sizes, key=likeness))]
-    rows = [(name, row[:MOST_CLASSES]) for name, row in rows]
-    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:MOST_ROWS], names[:MOST_CLASSES]
+    shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
+    said = "Samples of each class at each party, first the party whose mix is furthest from that of all. The stronger "
     parts = [
-        sentence(
-            "Samples of each class at each party, first the party whose mix is furthest from that of all. The stronger "
-            "the colour, the more samples, by row."
-        ),
-        shades("Training samples by party and class", "party", head, first),
-        more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
+        sentence(said + "the colour, the more samples, by row."),
+        shades("Training samples by party and class", "party", names[:MOST_CLASSES], shown),
         left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),
     ]

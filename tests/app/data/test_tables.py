@@ -294,7 +294,7 @@ SCHEMA_TEXT = "age,zip,day,label\n50,01,2024-01-05,x\n,1A,,y\n70,1,2024-03-05,x\
 def test_a_schema_keeps_texts_that_look_like_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, SCHEMA_TEXT.replace("1A", "02"))
     assert own_share(NodeConfig(data_path=str(path))).X.kinds == ("number", "number", "date")
-    table = own_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema=SCHEMA).X
+    table = own_file.opened_own(NodeConfig(data_path=str(path)), schema=SCHEMA).whole()[0]
     assert table.names == SCHEMA.names
     assert table.columns[0].tolist() == ["01", "02", "1"]
     assert SCHEMA.encode(table)[:, :2].tolist() == [[1, 0], [0, 0], [1, 0]]  # 1 is 01
@@ -312,7 +312,7 @@ def test_values_of_another_kind_than_the_schema_s_are_counted(
 ) -> None:
     path = written(tmp_path, SCHEMA_TEXT.replace(*bad).replace("\n70", "\n"))
     with raises(DataError, field="mine.csv", expected=expected, got=got):
-        own_share(NodeConfig(data_path=str(path)), schema=SCHEMA)
+        own_share(NodeConfig(data_path=str(path)), SCHEMA)
 
 
 def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
@@ -325,16 +325,16 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
         for i in range(300)
     ]
     node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))))
-    whole = own_share(node, schema=SCHEMA)
+    X, y, _, test = own_file.opened_own(node, schema=SCHEMA).whole()
     in_memory = encoded_share(node, SCHEMA)
     monkeypatch.setattr(own_file, "LARGE", 0)
     in_file = encoded_share(node, SCHEMA)
     assert isinstance(in_file.X, np.memmap)
     for found in (in_memory, in_file):
-        np.testing.assert_array_equal(found.X, SCHEMA.encode(whole.X))
-        np.testing.assert_array_equal(found.X_test, SCHEMA.encode(whole.X_test))
-        assert (found.y == whole.y).all()
-        assert (found.y_test == whole.y_test).all()
+        np.testing.assert_array_equal(found.X, SCHEMA.encode(X[~test]))
+        np.testing.assert_array_equal(found.X_test, SCHEMA.encode(X[test]))
+        assert (found.y == y[~test]).all()
+        assert (found.y_test == y[test]).all()
     assert not list(tmp_path.glob("tmp*"))
 
 
