@@ -20,10 +20,10 @@ import numpy as np
 from flwr_flynn._files import writing
 from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
 from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
@@ -38,10 +38,15 @@ from flwr_flynn.tables.texts import as_name, is_beside
 MOST_CLASSES = 1024
 
 
+def node_settings(options: Namespace) -> dict[str, Any]:
+    """Node settings that the command line gives, by their keys."""
+    given = {row.key: value for row in NodeConfig.rows() if (value := getattr(options, row.name, ""))}
+    return given | ({"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {})
+
+
 def dialect_of(options: Namespace) -> Dialect:
     """The dialect of CSV files, as far as the command line gives it."""
-    separator = SEPARATOR_NAMES.get(options.separator, "")
-    return Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
+    return NodeConfig.parse({"data-path": options.file, **node_settings(options)}).dialect()
 
 
 def draft(options: Namespace) -> int:

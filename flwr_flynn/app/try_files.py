@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, node_settings
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
 from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
@@ -54,10 +54,7 @@ def run(options: Namespace) -> int:
     int
         The exit status: 1 if too few of the files can be counted.
     """
-    keys = "label", "separator", "decimal", "encoding", "date_format"
-    node = {key.replace("_", "-"): value for key in keys if (value := getattr(options, key))}
-    node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
-    return run_files(options.files, node, options.by, options.out, options.set)
+    return run_files(options.files, node_settings(options), options.by, options.out, options.set)
 
 
 def run_files(
