@@ -127,7 +127,7 @@ def _why_none(report: Report) -> str:
         return f"failed with {', '.join(errors)}"
     if not report["evaluates"]:
         return "none: parties send no results"
-    silent = report["evaluation_missing"]
+    silent = {name for phase in ("secure evaluation", "evaluation") for name in report["absent"].get(phase, {})}
     return f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
 
 

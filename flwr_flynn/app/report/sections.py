@@ -99,12 +99,8 @@ def asked(report: Report) -> int:
 
 def absences(report: Report) -> list[tuple[str, str, str]]:
     """Party, step and reason of each step that a party was left out of."""
-    steps = [("counts", report["missing"])]
-    steps += [(name, (report[name] or {}).get("missing", {})) for name in ("schema", "columns", "selection")]
-    for name in ("refinement", "gram"):
-        steps += (report[name] or {}).get("missing", {}).items()
-    steps += [("evaluation", report["evaluation_missing"]), ("saving the model", report["unkept"])]
-    return [(name, step, reason) for step, reasons in steps for name, reason in reasons.items()]
+    steps = {"counts": report["missing"], **report["absent"]}
+    return [(name, step, reason) for step, reasons in steps.items() for name, reason in reasons.items()]
 
 
 def _change(update: dict[str, Any]) -> str:
@@ -162,9 +158,8 @@ def model(report: Report) -> Section:
         made = f"from histograms of the columns of {columns['examples']} samples"
         facts.append(("scaling", f"{report['scaling']}, {made}"))
     facts += [] if report["selection"] is None else _selected(report["selection"], report["members"])
-    if refinement := report["refinement"]:
-        text = f"{refinement['rounds']} noisy rounds under the guarantee of the counts, judged on no samples"
-        facts.append(("refinement", text))
+    if n_rounds := report["refined"]:
+        facts.append(("refinement", f"{n_rounds} noisy rounds under the guarantee of the counts, judged on no samples"))
     if gram := report["gram"]:
         none = "none: too few parties replied, or the regression failed"
         text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"
