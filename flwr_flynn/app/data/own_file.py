@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import csv
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +39,7 @@ from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.raw_column import distinct
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
@@ -210,73 +209,49 @@ def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.N
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
             y = y.astype(np.int64)
-    if y.dtype.kind in "iu":
-        values, codes = np.unique(y, return_inverse=True)
-        return values.tolist(), codes.astype(np.int64).reshape(-1)
-    index: dict[Any, int] = {}
-    codes = np.fromiter((index.setdefault(label, len(index)) for label in y.tolist()), np.int64, len(y))
-    if any(isinstance(label, bytes) for label in index):
+    different, codes = distinct(y.tolist())
+    if any(isinstance(label, bytes) for label in different):
         raise DataError(name, "strings or integers as labels", "bytes")
-    texts = [str(label) for label in index]
+    texts = [str(label) for label in different]
     if longest := sum(len(text) > _LONGEST for text in texts):
         error = DataError(name, f"labels of at most {_LONGEST} characters", "some that are longer")
         raise with_rows(error, f"{longest} labels")
-    found = whole_numbers(texts)
-    labels: list[Any] = sorted(set(texts if found is None else found))
+    own: list[Any] = different if y.dtype.kind in "iu" else whole_numbers(texts) or texts
+    labels = sorted(set(own))
     place = {label: code for code, label in enumerate(labels)}
-    return labels, np.array([place[label] for label in (texts if found is None else found)], np.int64)[codes]
+    return labels, np.array([place[label] for label in own], np.int64)[codes]
 
 
 LARGE = 2**28
-"""Bytes of a file's numbers above which they are in files without a name."""
+"""Bytes of a table's numbers above which a schema is learned of its summary alone."""
+
+_VALUES = 2**20  # numbers that are encoded at a time
 
 _MOST_TEXTS = 2**20
 """Different texts of a column that are counted; beyond, those that occurred once are dropped."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
-
-    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
-    which are gone with the share or with the process.
-    """
-    file, most = opened_own(node, (), schema), min(LARGE, node.memory_bytes // 4)
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time."""
+    file = opened_own(node, (), schema)
     file.check()
-    in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
-    labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
+    sides, labels, tests = [[np.empty((0, schema.width))] for _ in range(2)], [np.zeros(0, object)], [np.zeros(0, bool)]
     remarks: set[str] | None = None  # that hold for all rows
-    with ExitStack() as stack:
-        try:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(0 if in_memory else 2)]
-            parts = [[np.empty((0, schema.width))] for _ in range(2)]
-            for table, some, is_test in file.tables():
-                is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
-                for rows in batches(len(table), step):
-                    numbers = schema.encode(table[rows])
-                    found = {*schema.remarks(table[rows], numbers)}
-                    remarks = found if remarks is None else remarks & found
-                    for side, chosen in enumerate((~is_test[rows], is_test[rows])):
-                        if files:
-                            files[side].write(numbers[chosen].data)
-                        else:
-                            parts[side].append(numbers[chosen])
-                labels += [] if some is None else [some]
-                tests.append(is_test)
-            X, X_test = [_mapped(file, schema.width) for file in files] or map(np.concatenate, parts)
-        except OSError as error:
-            expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
-            raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
+    for table, some, is_test in file.tables():
+        is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
+        for rows in batches(len(table), max(1, _VALUES // schema.width)):
+            numbers = schema.encode(table[rows])
+            found = {*schema.remarks(table[rows], numbers)}
+            remarks = found if remarks is None else remarks & found
+            for side, chosen in zip(sides, (~is_test[rows], is_test[rows]), strict=True):
+                side.append(numbers[chosen])
+        labels += [] if some is None else [some]
+        tests.append(is_test)
     for remark in sorted(remarks or ()):
         log.warning("FlyNN: %s", remark)
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
-    names, test = labels_of(classes, codes), np.concatenate(tests)
+    names, test, (X, X_test) = labels_of(classes, codes), np.concatenate(tests), map(np.concatenate, sides)
     return Samples(X, names[~test], X_test, names[test])
-
-
-def _mapped(file: IO[bytes], width: int) -> npt.NDArray[Any]:
-    """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
-    file.flush()
-    return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
 
 
 def counted(file: TableFile) -> TableSummary:

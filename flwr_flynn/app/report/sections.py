@@ -208,42 +208,33 @@ def equality(report: Report) -> Section:
     return Section("Equality", facts)
 
 
-# ---- messages and privacy
+# ---- traffic and privacy
 
 
-def costs(report: Report) -> Section:
-    """Bytes and seconds."""
-    traffic, seconds = report["traffic"], (report.get("run") or {}).get("seconds")
-    total = {way: sum(bytes_of[way] for bytes_of in traffic.values()) for way in ("up", "down")}
-    steps = {f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in traffic.items()}
+def traffic(report: Report) -> Section:
+    """Bytes by phase, seconds, and the figures that left the parties; equal ones of a phase are one row."""
+    by_phase, seconds, rows = report["traffic"], (report.get("run") or {}).get("seconds"), list[tuple[Any, ...]]()
+    total = {way: sum(bytes_of[way] for bytes_of in by_phase.values()) for way in ("up", "down")}
+    steps = {f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in by_phase.items()}
     facts = [
         (name, f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down")
         for name, bytes_of in {"bytes per party": total, **steps}.items()
     ]
     facts += [] if seconds is None else [("seconds", f"{seconds:.1f}")]
-    return Section("Bytes and seconds", facts if traffic else [])
-
-
-def messages(report: Report) -> Section:
-    """Figures that left the parties; equal ones of a phase are one row."""
-    rows = []
     for phase, sent in report["messages"].items():
         fields: dict[tuple[str, str], list[list[float]]] = {}
         for field in sent["fields"]:
             shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, (field["shape"] or [])[:8]))
             fields.setdefault((field["name"], shape), []).append(field["bytes"] or [])
+        kind = KINDS.get(sent["kind"], sent["kind"])
         for (name, shape), sizes in (fields or {(NONE, NONE): [[]]}).items():
             in_all = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
             named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
-            rows.append(
-                (phase, KINDS.get(sent["kind"], sent["kind"]), named, shape or "varies", in_all, sent["parties"])
-            )
-    if not rows:
-        return Section("What left the sites", [])
+            rows.append((phase, kind, named, shape or "varies", in_all, sent["parties"]))
     said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
     columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "parties"
     parts = sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")
-    return Section("What left the sites", [], parts)
+    return Section("What left the sites", facts if by_phase else [], parts if rows else ())
 
 
 def privacy(report: Report) -> Section:
@@ -261,15 +252,11 @@ def privacy(report: Report) -> Section:
         if report["evaluation"]:
             facts.append(("  not covered", "the confusion matrices behind the figures above"))
         return Section("Privacy", facts, [*map(sentence, said)])
-    if report["settings"].get("secure") is True:
-        first = (
-            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, and "
-            "another one can break the masks."
-        )
-    else:
-        first = "There is no privacy guarantee: exact figures left the parties without noise, for the server to see."
     said = [
-        first,
+        "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, and another "
+        "one can break the masks."
+        if report["settings"].get("secure") is True
+        else "There is no privacy guarantee: exact figures left the parties without noise, for the server to see.",
         "Counts of few samples say much about them: who is alone in a class discloses the hash of the sample. A sum of "
         "hashes is not anonymous: whoever has the model can test whether a given sample fits it.",
     ]
