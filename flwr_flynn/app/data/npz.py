@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._files import npz_array
-from flwr_flynn.app.data.source import Array, Features, Layout, Part, Reading, Source
+from flwr_flynn.app.data.source import Array, Features, Layout, Part, Reading, Source, decoding
 from flwr_flynn.errors import DataError, with_names, with_rows
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.raw_column import Raw
@@ -78,60 +77,38 @@ class ArrayColumns(Source):
 
 def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
     """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,); no labels where `label` is None."""
-    with _opened_npz(path, ["X", *([label] if label else []), *([group] if group else [])]) as (has_names, array):
-        X, y, groups = array("X"), array(label) if label else None, array(group) if group else None
-        names = array("feature_names") if has_names else None
-    if groups is not None and groups.shape != X.shape[:1]:
+    arrays: dict[str, Array] = {}
+    with decoding(path), zipfile.ZipFile(path) as archive:
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        for key in filter(None, ("X", label, group, "feature_names" if "feature_names" in members else "")):
+            if key not in members:
+                raise with_names(DataError(path.name, f"an array {key!r}", f"{len(members)} others"), members)
+            arrays[key] = _array(archive, members[key], f"{path.name}: not a readable array {members[key][:80]!r}")
+    X, y, groups, names = (arrays.get(key or "") for key in ("X", label, group, "feature_names"))
+    n_dims = [array.ndim for array in (X, y) if array is not None]
+    if n_dims not in ([2], [2, 1]):
+        got = f"arrays of {' and '.join(map(str, n_dims))} dimension(s)"
+        raise DataError(path.name, "a matrix of numbers with a label for each row", got)
+    n, width = X.shape  # type: ignore[union-attr]
+    if y is not None and len(y) != n:
+        raise DataError(path.name, "a label for each row", "arrays of different lengths")
+    if width == 0:
+        raise DataError(path.name, "at least one feature", "none")
+    if groups is not None and groups.shape != (n,):
         error = DataError(f"{path.name} {group}", "a value for each row", "more or fewer")
-        raise with_rows(error, f"{groups.shape} for {X.shape[:1]}")
-    _check_shapes(path.name, X, np.zeros(len(X)) if y is None and X.ndim else y)  # type: ignore[arg-type]
-    if names is not None and (names.dtype.kind != "U" or names.shape != X.shape[1:]):
+        raise with_rows(error, f"{groups.shape} for {n}")
+    if names is not None and (names.dtype.kind != "U" or names.shape != (width,)):
         got = f"type {names.dtype.kind!r} of shape {names.shape}"
-        raise DataError(path.name, f"'feature_names' to be {X.shape[1]} strings", got)
-    return ArrayColumns(path.name, [*X.T], y, groups, None if names is None else tuple(map(as_name, names.tolist())))
+        raise DataError(path.name, f"'feature_names' to be {width} strings", got)
+    columns, named = [*X.T], None if names is None else tuple(map(as_name, names.tolist()))  # type: ignore[union-attr]
+    return ArrayColumns(path.name, columns, y, groups, named)
 
 
-@contextmanager
-def _opened_npz(path: Path, wanted: Sequence[str]) -> Iterator[tuple[bool, Callable[[str], Array]]]:
-    """True if an .npz file has names of features, and a reader of an array by name.
-
-    The arrays wanted must be there. Every failure in the block is a DataError without a folder.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            for key in wanted:
-                if key not in members:
-                    raise with_names(DataError(path.name, f"an array {key!r}", f"{len(members)} others"), members)
-
-            def described(key: str) -> str:
-                return f"{path.name}: not a readable array {members[key][:80]!r}"
-
-            def array(key: str) -> Array:
-                return _characters_checked(npz_array(archive, members[key], described(key), DataError), described(key))
-
-            yield "feature_names" in members, array
-    except DataError:
-        raise
-    except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-        raise DataError(path.name, f"a readable {path.suffix.lower()} file", type(error).__name__) from None
-
-
-def _characters_checked(array: Array, what: str) -> Array:
-    """The array; refused if it has 32-bit values that are no characters, of which Python makes no string."""
+def _array(archive: zipfile.ZipFile, member: str, what: str) -> Array:
+    """An array; refused if it has 32-bit values that are no characters, of which Python makes no string."""
+    array = npz_array(archive, member, what, DataError)
     if array.dtype.kind == "U" and array.size:
         characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if int(characters.max()) > sys.maxunicode:
             raise DataError(what, "texts of Unicode characters", "characters beyond")
     return array
-
-
-def _check_shapes(name: str, X: Array, y: Array) -> None:
-    """Refuse arrays that are not samples with a label each."""
-    if X.ndim != 2 or y.ndim != 1:
-        got = f"arrays of {X.ndim} and {y.ndim} dimension(s)"
-        raise DataError(name, "a matrix of numbers with a label for each row", got)
-    if len(X) != len(y):
-        raise DataError(name, "a label for each row", "arrays of different lengths")
-    if X.shape[1] == 0:
-        raise DataError(name, "at least one feature", "none")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.source import Array, Part, Source, objects
+from flwr_flynn.app.data.source import Array, Part, Source, decoding, objects
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.table import Table
@@ -27,13 +27,8 @@ def opened_parquet(path: Path) -> Iterator[Any]:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
         raise ConfigError(error.name or "pyarrow", "flwr-flynn[data]", "none; pip install 'flwr-flynn[data]'") from None
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except DataError:
-        raise
-    except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
-        raise DataError(path.name, f"a readable {path.suffix.lower()} file", type(error).__name__) from None
+    with decoding(path), parquet.ParquetFile(path) as file:
+        yield file
 
 
 def parquet_columns(schema: Any) -> list[str]:

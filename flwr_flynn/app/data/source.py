@@ -6,6 +6,7 @@ import csv
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +35,17 @@ MOST_ROWS = 2**14
 def ending(path: Path) -> str:
     """The ending of a file's name, one of `ENDINGS` if the file can be read."""
     return path.suffix.lower()
+
+
+@contextmanager
+def decoding(path: Path) -> Iterator[None]:
+    """Every failure in the block is a DataError without a folder."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Arrow, json, zipfile and NumPy's parser raise a dozen kinds
+        raise DataError(path.name, f"a readable {ending(path)} file", type(error).__name__) from None
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
