@@ -101,12 +101,9 @@ def deployed_client(context: Context) -> Client:
             load=own_file.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
-            class_prior=node.class_prior,
             leaves=node.leave,
             previous=partial(own_file.own_share, previous) if node.previous_path else None,
-            secure=node.secure,
-            gram=node.gram,
-            response_seconds=node.response_seconds,
+            **{name: getattr(node, name) for name in ("class_prior", "secure", "gram", "response_seconds")},
             member=_membership(context.node_config),
             on_model=_keeper(context.node_config),
             on_answer=on_answer,
@@ -131,10 +128,7 @@ def simulated_client(context: Context) -> Client:
             return UnreadyClient(name, "takes no part in this run")
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
-            share.X,
-            share.y,
-            X_test=share.X_test,
-            y_test=share.y_test,
+            **{name: getattr(share, name) for name in ("X", "y", "X_test", "y_test")},
             budget=simulated_budget(config, context.run_id, party),
             evaluates=config.evaluates(simulated=True),
             leaves=config.action == "withdraw" and (numbers is None or party in numbers),

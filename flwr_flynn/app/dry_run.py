@@ -32,6 +32,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         {"name": phase.name, "round": rounds_of(run.phases[: index + 1]), **_disclosed(phase, options)}
         for index, phase in enumerate(run.phases)
     ]
+    questions_of = questions(options, max(memory["party"].values()))
     return {
         "format": 2,
         "action": config.action,
@@ -40,10 +41,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "phases": phases,
         "memory": memory,
         "privacy": plan.notes,
-        "sites": [
-            {"key": key_of(name), "value": value, "reason": why}
-            for name, value, why in questions(options, max(memory["party"].values()))
-        ],
+        "sites": [{"key": key_of(name), "value": value, "reason": why} for name, value, why in questions_of],
     }
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, entries, floats, setting, whole_numbers
 from flwr_flynn.errors import SpecError
@@ -41,6 +41,7 @@ _simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
 _fixed = partial(setting, fixed_by_federation=LATER)
 _private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
+_shaped = partial(setting, fixed_by_federation=LATER, needs=("epsilon", "delta"))
 _bounded = partial(setting, fixed_by_federation=("withdraw", "evaluate"))
 _scored = partial(setting, fixed_by_federation=("evaluate",))
 
@@ -102,7 +103,7 @@ class PrivacySettings(Settings):
     epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
     delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
     n_released: int = _private(0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all", low=0)
-    private_rounds: int = _private(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
+    private_rounds: int = _shaped(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
     neighbours: str = _private("add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS)
     records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
     rarest_share: float = _private(0.0, "public share of the rarest class; 0: that of equal classes", low=0, high=0.5)
@@ -120,7 +121,7 @@ class SecureSettings(Settings):
     """
 
     secure: bool = _fixed(False, "sum by Flower's SecAgg+; needs `max-examples`, or `honest-parties` with `epsilon`")
-    honest_parties: int = _fixed(
+    honest_parties: int = _shaped(
         0, "parties that share one noise, honestly and to the end; turns `secure` on; 0: one each", low=0, high=10**6
     )
     max_examples: int = _bounded(0, "most samples of a party; 0: no limit", low=0, high=2**29)
@@ -186,16 +187,7 @@ class RunConfig(
     """The settings of one `flwr run`, with the rules between them and the values that follow from them."""
 
     source = "run-config"
-    gone: ClassVar[Mapping[str, str]] = {
-        "align": "sites standardise their columns themselves",
-        "hash-nnz": "it follows from hash-dim",
-        "max-members": 'effort = "quick" is one hash',
-        "preset": 'scaling = "none", rule = "novelty" and decay = "0.5" are the paper\'s model',
-        "record-sites": "deployed parties have the node setting record-path",
-        "relearn": "train into another federation",
-        "rounds": "a run takes as many as it needs",
-        "row-nnz": "it follows from n-features",
-    }
+    gone = frozenset(["align", "hash-nnz", "max-members", "preset", "record-sites", "relearn", "rounds", "row-nnz"])
 
     def __post_init__(self) -> None:
         if self.honest_parties:
@@ -207,14 +199,11 @@ class RunConfig(
             yield name, self.scaling == "auto" and self.is_given(name), "none beside scaling = auto"
         yield "ranges", bool(self.ranges and (self.center or self.scale)), "none beside center and scale"
         yield "n_released", bool(self.delta and self.n_released), "0 with delta"
-        yield "private_rounds", self.private_rounds > 0 and not self.delta, "0 without delta"
         needs_bound = self.secure and not (self.max_examples or self.honest_parties)
         yield "max_examples", needs_bound, "a number above 0 with secure = true"
         yield "nodes_at_a_time", self.secure and self.nodes_at_a_time > 0, "0 with secure = true"
         needs_sharing = self.secure and self.is_private and not self.honest_parties
         yield "honest_parties", needs_sharing, "the parties that share one noise with secure = true and epsilon"
-        has_none = self.honest_parties > 0 and not (self.is_private and self.delta)
-        yield "honest_parties", has_none, "epsilon and delta above 0 beside it, for the noise to share"
         yield "min_parties", 0 < self.min_available < self.min_parties, f"at most min-available = {self.min_available}"
         expected = f"the server's own file with action = {self.action}"
         yield "federation", self.action != "train" and not self.federation, expected

@@ -24,8 +24,8 @@ from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_
 
 def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that suit the noise; given sizes stay."""
-    given: dict[str, Any] = {name: getattr(plan, name) for name in ("hash_dim", "row_nnz", "hash_nnz")}
-    given |= {name: getattr(plan, name) for name in ("n_features", "n_examples", "n_classes")}
+    names = "hash_dim", "row_nnz", "hash_nnz", "n_features", "n_examples", "n_classes"
+    given: dict[str, Any] = {name: getattr(plan, name) for name in names}
     given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
     given |= {"n_parties": 1 if config.secure else n_parties}
     given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
@@ -87,13 +87,11 @@ class SharedNoise:
 
     def __str__(self) -> str:
         n, honest, needed = self.n_parties, self.n_honest, self.n_needed
-        spare = needed - honest
-        told = f"; of those that stay, {spare} may then disclose their share" if spare else ""
+        spare = f"; of those that stay, {needed - honest} may then disclose their share" if needed > honest else ""
         return (
             f"One noise is shared. Epsilon holds while at least {honest} of {n} parties follow the protocol, keep "
             "their share of the noise to themselves and stay to the end, and the server follows it, too. "
-            f"Up to {n - needed} may drop out{told}. If more drop out, no sum is opened: nothing is revealed, but "
-            "ledgers may be charged, and the run fails (a later round is left out). "
+            f"Up to {n - needed} may drop out{spare}; if more do, no sum is opened, and ledgers may be charged. "
             f"If nobody does, the noise is {self.surplus:.2f} times what is needed; with noise of each party's own it "
             f"would be {math.sqrt(n):.2f} times."
         )

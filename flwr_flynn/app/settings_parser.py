@@ -60,7 +60,7 @@ class Settings:
 
     source: ClassVar[str]  # the mapping's name in messages
     foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
-    gone: ClassVar[Mapping[str, str]] = {}  # keys of earlier versions, with what there is instead
+    gone: ClassVar[frozenset[str]] = frozenset()  # keys of earlier versions
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
@@ -72,8 +72,8 @@ class Settings:
             field = f"{cls.source} {unknown[0][:80]}"
             # A reason that is cut off still says what is wrong.
             raise ConfigError(field, f"one of {keys}", "unknown", text=f"{field}: unknown; expected one of {keys}")
-        for key in sorted(cls.gone.keys() & raw):
-            raise ConfigError(f"{cls.source} {key}", f"no such setting any more: {cls.gone[key]}", "one")
+        for key in sorted(cls.gone & raw.keys()):
+            raise ConfigError(f"{cls.source} {key}", "no such setting any more, see CHANGELOG.md", "one")
         values = {}
         for row in rows:
             field = f"{cls.source} {row.key}"
