@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 OnAnswer = Callable[[Disclosure], object]
 
+MakeClient = Callable[[OnAnswer | None], FlyNNClient]
+
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
@@ -147,9 +149,7 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
     return {"name": name, "memory_limit": memory, "min_examples": settings.min_examples, "n_jobs": -1}
 
 
-def _ready(
-    make: Callable[[OnAnswer | None], FlyNNClient], name: str | None, record: Callable[[], Any] = lambda: None
-) -> Client:
+def _ready(make: MakeClient, name: str | None, record: Callable[[], OnAnswer | None] = lambda: None) -> Client:
     """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
     on_answer = None
     try:

@@ -72,12 +72,8 @@ class HashSettings(Settings):
     With `scaling = auto` hashes follow from histograms of the columns; `effort` is its bytes and time.
     """
 
-    scaling: str = _fixed(
-        "default", "`auto`: from histograms of the columns, the default where it can be", choices=SCALINGS
-    )
-    effort: str = _fixed(
-        "default", "`quick`: one hash; `default`: several; `thorough`: and a Gram matrix", choices=EFFORTS
-    )
+    scaling: str = _fixed("default", "`auto`: by histograms of columns, the default where it can be", choices=SCALINGS)
+    effort: str = _fixed("default", "`quick` is one hash, `thorough` has a Gram matrix as well", choices=EFFORTS)
     min_examples: int = _simulated(5, "the parties' `min-examples`; a deployed party has its own", low=1)
     seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
     hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
@@ -121,9 +117,7 @@ class SecureSettings(Settings):
     """
 
     secure: bool = _fixed(False, "sum by Flower's SecAgg+; needs `max-examples`, or `honest-parties` with `epsilon`")
-    honest_parties: int = _shaped(
-        0, "parties that share one noise, honestly and to the end; turns `secure` on; 0: one each", low=0, high=10**6
-    )
+    honest_parties: int = _shaped(0, "parties that share one noise in secure sums; 0: one each", low=0, high=10**6)
     max_examples: int = _bounded(0, "most samples of a party; 0: no limit", low=0, high=2**29)
 
 
@@ -161,11 +155,7 @@ class RunSettings(Settings):
 
     timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
     nodes_at_a_time: int = setting(0, "ask so many, by Flower's Message API; 0: all at once", low=0, high=10**6)
-    evaluate: str = setting(
-        "auto",
-        "evaluate and select; `auto`: not beside noisy counts of a deployment",
-        choices=("auto", "true", "false"),
-    )
+    evaluate: str = setting("auto", "evaluate it, and select by leave-one-out", choices=("auto", "true", "false"))
     group_column: str = setting("", "a category among the columns: the report has figures by its levels, too")
     check_pooled: bool = _simulated(True, "train on the pooled data, too, and compare the counts")
     dry_run: bool = setting(False, "ask nobody: print the plan, and what would leave, also to `plan.json`, and end")

@@ -61,8 +61,8 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
             return
         errors = _run(plan, grid, context)
         after, unwritten = _save(plan, files, str(context.run_id))
-        seconds = round(time.monotonic() - start, 3)
-        _report(plan, files, after, unwritten, errors, {"run_id": str(context.run_id), "seconds": seconds})
+        facts = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
+        _report(plan, files, after, unwritten, {"evaluation_errors": errors, "run": facts})
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
@@ -113,16 +113,9 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
     return after, unwritten
 
 
-def _report(
-    plan: RunPlan,
-    files: RunFiles,
-    after: Federation,
-    unwritten: list[WriteError],
-    errors: list[str],
-    run: dict[str, Any],
-) -> None:
+def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[WriteError], facts: Any) -> None:
     """Write `metrics.json` and its page, print the table, and raise an error if results are unwritten or unequal."""
-    made = metrics_json.compiled(plan, after) | {"evaluation_errors": errors, "run": run}
+    made = metrics_json.compiled(plan, after) | facts
     for name, text in ((made["schema"] or {}).get("coinciding") or {}).items():
         log(logging.WARNING, "FlyNN: the gaps of column %r tell the site, and so its classes: %s", name, text)
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"

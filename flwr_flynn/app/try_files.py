@@ -57,9 +57,7 @@ def run(options: Namespace) -> int:
     return run_files(options.files, node_settings(options), options.by, options.out, options.set)
 
 
-def run_files(
-    paths: Sequence[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
-) -> int:
+def run_files(paths: list[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()) -> int:
     """Run a federation of files, with node settings of all parties, as `run` does.
 
     With `by` one file is split into parties by the values of this column, which is no feature then. `settings` are

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.npz import ArrayColumns
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
-from flwr_flynn.app.data.source import ENDINGS, Reading, ending
+from flwr_flynn.app.data.source import ENDINGS, Array, Reading, ending
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
@@ -62,9 +62,7 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
     return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
-def deal(
-    config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
-) -> tuple[IndexArray, ...]:
+def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None = None) -> tuple[IndexArray, ...]:
     """Indices of the samples of each party, by the run's partitioner; held-out samples are dealt like the rest.
 
     Samples are shuffled first: some partitioners deal runs of neighbours, and files are often sorted by class.
@@ -125,7 +123,7 @@ class Dataset:
     classes: list[str | int]
     name: str
     feature_names: tuple[str, ...] | None = None
-    groups: npt.NDArray[Any] | None = None
+    groups: Array | None = None
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
@@ -213,13 +211,11 @@ def n_training(config: RunConfig) -> int:
     return n - int(held_out(n, config.test_fraction, config.split_seed).sum())
 
 
-def pooled_training(
-    config: RunConfig, n_parties: int, parties: Collection[int] | None = None
-) -> tuple[npt.NDArray[Any], IndexArray]:
-    """The training samples of all parties, or of some `parties`, as if one party had them, and their class codes."""
+def pooled_training(config: RunConfig, n_parties: int, among: Collection[int] | None = None) -> tuple[Any, IndexArray]:
+    """The training samples of all parties, or of those `among` them, as if one party had them, and their codes."""
     data = simulated_dataset(config)
     is_train = ~held_out(len(data.y), config.test_fraction, config.split_seed)
     shares = enumerate(simulated_shares(config, n_parties))
-    chosen = [share[is_train[share]] for party, share in shares if parties is None or party in parties]
+    chosen = [share[is_train[share]] for party, share in shares if among is None or party in among]
     train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
     return data.X[train], data.y[train]

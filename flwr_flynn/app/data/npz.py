@@ -25,9 +25,7 @@ from flwr_flynn.tables.texts import as_name
 class ArrayColumns(Source):
     """Columns in memory, with labels and ids behind them: of an NPZ file, or from elsewhere."""
 
-    def __init__(
-        self, name: str, columns: Sequence[Array], y: Array | None, groups: Array | None, names: Features | None
-    ) -> None:
+    def __init__(self, name: str, columns: Sequence[Array], y: Any, groups: Any, names: Features | None) -> None:
         self.name, self.columns, self._n = name, names or (), len(columns)
         self._all = [*columns, y, groups]
         kinds = {"M": "date", "U": "category", "O": "category"}
@@ -47,14 +45,12 @@ class ArrayColumns(Source):
             raise DataError(self.name, "an array 'feature_names', which names the columns to ignore", "none")
         if features and (isinstance(features, Schema) or n != len(features)):
             wanted = len(features.columns if isinstance(features, Schema) else features)
-            raise DataError(
-                self.name, f"an array 'feature_names', for the run's {wanted} features", f"{n} without names"
-            )
+            raise DataError(self.name, f"an array 'feature_names', for {wanted} features", f"{n} without names")
         return Layout(label, group, [*range(n)], tuple(map(as_name, features)), ())  # type: ignore[arg-type]
 
     def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
         """The rows."""
-        for rows in batches(len(self._all[0]), n_rows):  # type: ignore[arg-type]
+        for rows in batches(len(self._all[0]), n_rows):
             yield Part(rows.stop - rows.start, partial(self._cells, rows))
 
     def _cells(self, rows: slice, part: slice) -> list[Any]:

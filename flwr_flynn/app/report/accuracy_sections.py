@@ -47,7 +47,7 @@ def accuracy(report: Report) -> Section:
         return Section(title, [])
     keys = ("auroc", "brier", "calibration_error") if of_party else ()
     rows = [
-        (party["name"], party["examples"], _share(party), *(of_party.get(party["name"], {}).get(key) for key in keys))
+        (party["name"], party["examples"], _share(party), *map(of_party.get(party["name"], {}).get, keys))
         for party in parties
     ]
     said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first. "
