@@ -71,7 +71,8 @@ def _share(text: str) -> float:
 def _try(options: argparse.Namespace) -> int:
     from flwr_flynn.app import try_files  # it takes Flower
 
-    return try_files.run(options)
+    node = cli_verbs.node_settings(options)
+    return try_files.run_files(options.files, node, options.by, options.out, options.set)
 
 
 # ---- the command line

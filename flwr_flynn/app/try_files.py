@@ -10,7 +10,6 @@ import csv
 import json
 import logging
 import re
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -26,7 +25,7 @@ from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES, node_settings
+from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
 from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
@@ -44,17 +43,6 @@ _MOST_PARTS = 1000
 _MANY_LEVELS = 20
 _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
-
-
-def run(options: Namespace) -> int:
-    """Run a federation in which each file is a party, and print its table and the paths of its results.
-
-    Returns
-    -------
-    int
-        The exit status: 1 if too few of the files can be counted.
-    """
-    return run_files(options.files, node_settings(options), options.by, options.out, options.set)
 
 
 def run_files(paths: list[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()) -> int:
@@ -188,7 +176,11 @@ class Site:
         try:
             yield
         except FlyNNError as error:
-            self.note(full_text(error).removeprefix(f"{self.path.name}: ").removeprefix(f"{self.path.name!r}: "), mend)
+            self.refuse(error, mend)
+
+    def refuse(self, error: FlyNNError, mend: str) -> None:
+        """Note an error, and the setting that mends it."""
+        self.note(full_text(error).removeprefix(f"{self.path.name}: ").removeprefix(f"{self.path.name!r}: "), mend)
 
     def note(self, fault: str, mend: str = "") -> None:
         """Note a fault, and the setting that mends it; behind a colon one of this party."""
@@ -212,11 +204,8 @@ class Site:
             self.node = replace(self.node, label=own[0])  # for further faults
         self.file, n_faults = (file := opened_own(self.node)), len(self.faults)
         print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        for counter, mend in (("n_broken", ":separator=..."), ("n_unlabelled", ""), ("", ":gap-texts=...")):
-            if not counter or getattr(file, counter):
-                with self.noting(mend):
-                    file.check()
-                setattr(file, counter or "n_broken", 0)  # so that the next check tells the next fault
+        for error, key in file.faults():
+            self.refuse(error, f":{key}=...")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
@@ -291,5 +280,5 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
         if site.file is not None:
             with site.noting("schema=FILE"):
                 file = opened_own(site.node, features, schema)
-                with site.noting(":gap-texts=..."):
-                    file.check() if site.is_sound else None
+                for error, key in file.faults() if site.is_sound else ():
+                    site.refuse(error, f":{key}=...")

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.npz import ArrayColumns
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
 from flwr_flynn.app.data.source import ENDINGS, Array, Reading, ending
 from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.typed_files import ArrayColumns
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples

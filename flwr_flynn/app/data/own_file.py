@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import read_npz
-from flwr_flynn.app.data.parquet_file import ParquetColumns
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
@@ -32,6 +30,7 @@ from flwr_flynn.app.data.source import (
     unreadable,
 )
 from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows

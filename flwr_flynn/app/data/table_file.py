@@ -139,12 +139,18 @@ class TableFile:
         return f"{clean(self.name, 200)}: {clean(told, 2000)}"
 
     def check(self) -> None:
-        """Refuse a file with rows or columns that are no samples; notes of the error have numbers of rows."""
+        """Refuse a file with rows or columns that are no samples."""
+        for error, _ in self.faults():
+            raise error
+
+    def faults(self) -> Iterator[tuple[DataError, str]]:
+        """Errors about rows or columns that are no samples, and the node setting that mends it; notes have numbers."""
         if self.n_broken:
             expected = "as many fields in each row as in the header"
-            raise with_rows(DataError(self.name, expected, "rows with more or fewer"), f"{self.n_broken} rows")
+            error = DataError(self.name, expected, "rows with more or fewer")
+            yield with_rows(error, f"{self.n_broken} rows"), "separator"
         if self.n_rows and self.n_unlabelled == self.n_rows:
-            raise DataError(self.name, "a label in some rows", "none in any")
+            yield DataError(self.name, "a label in some rows", "none in any"), "label"
         faults: dict[str, Callable[[RawColumn], int]] = {
             "numbers, texts or dates": lambda report: 0 if report.kind else self.n_rows,
             "numbers": lambda report: report.unfit if report.kind == "number" else 0,
@@ -153,13 +159,12 @@ class TableFile:
         }
         for expected, n_of in faults.items():
             if found := {index: n for index, report in enumerate(self.reports) if (n := n_of(report))}:
-                raise self._error(expected, found)
+                yield self._error(expected, found), "gap-texts"
 
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features; its notes have numbers of rows and names of columns."""
-        called = [
-            clean(self.names[index], 60) if self.names and self.announced else f"number {index + 1}" for index in n_rows
-        ]
+        names = self.names if self.announced else ()
+        called = [clean(names[index], 60) if names else f"number {index + 1}" for index in n_rows]
         found = f"others in {len(n_rows)} of {len(self.reports)} features: {listed(called)}"
         error = DataError(self.name, expected, found, text=f"{self.name}: expected {expected}, got {found}")
         error = with_rows(error, ", ".join(f"{n} of {self.n_rows} samples" for n in [*n_rows.values()][:20]))

@@ -63,7 +63,6 @@ def whole_page(title: str, *parts: Markup) -> str:
 Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
-MOST_POINTS = 64  # of a curve
 _SIDE, _EDGE = 300, 8  # of a curve's square, and the room around it
 _CELL = 45  # percent of the accent in the strongest cell, on which text can still be read
 
@@ -74,12 +73,6 @@ def with_interval(interval: Interval | None) -> str:
         return NONE
     value, low, high = map(figure, interval)
     return f"{value} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
-
-
-def thinned(points: Sequence[Any]) -> list[Any]:
-    """At most `MOST_POINTS` of the points, evenly spaced, with the first and the last."""
-    n, most = len(points), MOST_POINTS
-    return [points[round(i * (n - 1) / (most - 1))] for i in range(most)] if n > most else list(points)
 
 
 def _xy(x: float, y: float) -> tuple[float, float]:
@@ -101,14 +94,14 @@ def _square(title: str, description: str, x: str, y: str, *drawn: Any) -> Markup
 
 def curve(title: str, description: str, points: Sequence[Sequence[float]]) -> Markup:
     """A ROC curve."""
-    path = " ".join(f"{x},{y}" for x, y in (_xy(*point) for point in thinned(points)))
+    path = " ".join(f"{x},{y}" for x, y in (_xy(*point) for point in points))
     return _square(title, description, "false alarms", "found", tag("polyline", points=path, class_="curve"))
 
 
 def reliability(title: str, description: str, bins: Sequence[dict[str, Any]]) -> Markup:
     """Observed shares over predicted probabilities, with intervals; the larger the point, the more samples."""
     most, drawn = max([*(each["examples"] for each in bins), 1]), []
-    for each in thinned([each for each in bins if each["observed"] is not None]):
+    for each in [each for each in bins if each["observed"] is not None]:
         (x, y), (_, bottom), (_, top) = (_xy(each["predicted"], value) for value in each["observed"])
         drawn += [
             tag("line", x1=x, x2=x, y1=bottom, y2=top, class_="whisker"),
