@@ -393,7 +393,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["show", "own.csv"],
         ["predict", "own.csv", "own.csv"],
         ["score", "own.csv", "own.csv"],
-        ["try", "own.csv", "--by", "gone"],
+        ["try", "own.csv", "--set", "gone=1"],
     ],
 )
 def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
