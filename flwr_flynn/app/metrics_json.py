@@ -68,7 +68,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "columns": columns and {"examples": columns.histograms.n_examples},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
-        "refined": sum(isinstance(result, Refined) for result in results),
+        "refinement": sum(isinstance(result, Refined) for result in results),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},

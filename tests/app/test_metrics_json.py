@@ -37,7 +37,7 @@ REPORT: dict[str, Any] = {
     "schema": None,
     "columns": None,
     "selection": None,
-    "refined": 0,
+    "refinement": 0,
     "gram": None,
     "classes": ["ash", "birch"],
     "class_sizes": None,
@@ -196,7 +196,7 @@ PRIVACY = {
             ["candidates", "member"],
         ),
         (
-            {"refined": 3, "absent": {"noisy refinement 2": SILENT}},
+            {"refinement": 3, "absent": {"noisy refinement 2": SILENT}},
             [
                 "refinement 3 noisy rounds under the guarantee of the counts, judged on no samples",
                 "left out of noisy refinement 2: b no reply",

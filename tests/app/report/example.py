@@ -123,7 +123,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
             "accuracies": [[0.71, 0.72], [0.8612, 0.85], [0.7], [0.8731, 0.87], [0.84], [0.8]],
             "examples": 1900,
         },
-        "refined": 24,
+        "refinement": 24,
         "gram": None,
         "traffic": {
             "columns": {"parties": n_parties, "up": 15_570, "down": 980},
