@@ -14,7 +14,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice, zip_longest
@@ -53,7 +52,7 @@ class CsvText(Source):
     dialect: Dialect
 
     def __init__(self, path: Path, dialect: Dialect) -> None:
-        self.name, self._path, self.dialect, self.is_known = path.name, path, dialect, False
+        self.name, self._path, self.dialect = path.name, path, dialect
         self.columns = self.key_names = tuple(header_of(path, dialect))
         self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
 
@@ -69,10 +68,8 @@ class CsvText(Source):
                     fitting = [row for row in some if len(row) == width]
                     texts = [*map(list, zip(*fitting, strict=True))] or [[] for _ in range(width)]
                     yield Part(len(fitting), lambda part, texts=texts: texts, len(some) - len(fitting))  # type: ignore[misc]
-        except (OSError, csv.Error, UnicodeError) as error:
-            if isinstance(error, UnicodeError) and not self.is_known:
-                raise  # the encoding is another one
-            raise unreadable(self._path, error) from None  # or the file has changed since the first pass
+        except (OSError, csv.Error) as error:
+            raise unreadable(self._path, error) from None
         _check_end(self._path, last[-1])
 
 
@@ -80,19 +77,13 @@ def opened_csv(path: Path, reading: Reading) -> TableFile:
     """A CSV file. With a schema its columns are read in the kinds of the schema."""
     try:
         dialect = detected(path, reading.dialect)
-        known = [dialect.encoding]
-        if not reading.dialect.encoding:
-            known += {"utf-8": ["windows-1252", "latin-1"], "windows-1252": ["latin-1"]}.get(known[0], [])
-        for encoding in known:
-            with suppress(UnicodeError):  # beyond the head
-                source = CsvText(path, replace(dialect, encoding=encoding))
-                file = TableFile(source, replace(reading, dialect=source.dialect))
-                source.is_known = True
-                _check_header(file)
-                return file
+        file = TableFile(CsvText(path, dialect), replace(reading, dialect=dialect))
+    except UnicodeError:
+        raise DataError(path.name, f"text in {dialect.encoding.upper()}", "another encoding") from None
     except (OSError, csv.Error) as error:
         raise unreadable(path, error) from None
-    raise DataError(path.name, f"text in {known[0].upper()}", "another encoding")
+    _check_header(file)
+    return file
 
 
 def _check_header(file: TableFile) -> None:
@@ -155,15 +146,18 @@ def _encoding_of(path: Path, head: bytes) -> str:
     if wide or b"\0" in head[:4]:
         raise DataError(path.name, "text in UTF-8, or in UTF-16 with a byte order mark", "UTF-16 or UTF-32")
     for encoding in ("utf-8", "windows-1252"):
+        decoder, line = codecs.getincrementaldecoder(codec(encoding))(), 1
         try:
-            codecs.getincrementaldecoder(codec(encoding))("strict").decode(head)
+            with path.open("rb") as stream:
+                while chunk := stream.read(_HEAD):
+                    decoder.decode(chunk)
+                    line += chunk.count(b"\n")
+            return encoding
         except UnicodeDecodeError as error:
             if encoding == "utf-8" and _UTF8.search(head):  # other characters are right: a byte of it is broken
-                line = head.count(b"\n", 0, error.start) + 1
+                line += error.object.count(b"\n", 0, error.start)
                 expected = "text in UTF-8, or the setting encoding"
                 raise DataError(path.name, expected, f"a byte that is none in line {line}") from None
-            continue
-        return encoding
     return "latin-1"
 
 
