@@ -97,7 +97,8 @@ def deployed_client(context: Context) -> Client:
 
     def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
-        budget, load = own_budget(node), partial(own_file.own_share, node)
+        data_path, load = os.path.expanduser(node.data_path), partial(own_file.own_share, node)
+        budget = Budget(node.state_path, node.policy(), data_path=data_path) if node.max_epsilon else None
         previous = replace(node, data_path=node.previous_path)
         return FlyNNClient(
             load=own_file.private_rows(node, budget.secret) if budget else load,
@@ -164,27 +165,16 @@ def _ready(make: MakeClient, name: str | None, record: Callable[[], OnAnswer | N
     return UnreadyClient(name, reason, on_answer).to_client()
 
 
-def own_budget(node: NodeConfig) -> Budget | None:
-    """A deployed party's ledger, with its policy; None for a party that gives no private counts."""
-    if not node.max_epsilon:
-        return None
-    return Budget(node.state_path, node.policy(), data_path=os.path.expanduser(node.data_path))
-
-
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
     """A simulated party's ledger, with a policy that allows the run's request once; None without `epsilon`."""
     if not config.is_private:
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism
     policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
-    return Budget(simulated_folder(config, run_id) / "state" / str(run_id) / f"party-{party}", policy)
-
-
-def simulated_folder(config: RunConfig, run_id: int) -> Path:
-    """The run's output folder, as a simulated party finds it."""
     # The process of a party may have another working directory, so that a relative folder would not be the server's.
     folder = Path(config.output_dir).expanduser()
-    return folder if folder.is_absolute() else default_folder(run_id)
+    folder = folder if folder.is_absolute() else default_folder(run_id)
+    return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
 
 
 def own_record(context: Context) -> OnAnswer | None:
@@ -193,11 +183,10 @@ def own_record(context: Context) -> OnAnswer | None:
     The rest of the node config may be wrong: refusals are recorded, too.
     """
     node = context.node_config
-    if not (text := str(node.get("record-path", "")).strip()):
+    if (path := _own_file("record-path", node)) is None:
         return None
-    if not text.endswith(ENDING):
-        raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(Path(text).suffix))
-    path = _own_file("record-path", node)
+    if path.suffix != ENDING:
+        raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(path.suffix))
     _own_file(_PAGE, node)
     return recorder(path, context.run_id)
 
@@ -206,10 +195,15 @@ _PAGE = "the page of record-path"
 _FILES = ("data-path", "previous-path", "model-path", "member-path", "record-path")
 
 
-def _own_file(key: str, node: Mapping[str, Any]) -> Path:
-    """The path of a file that the party writes; an error if it cannot, or if it is another one of the party's files."""
+def _own_file(key: str, node: Mapping[str, Any]) -> Path | None:
+    """The path of a file that the party writes, None if it is not given.
+
+    An error if the party cannot write it, or if it is another one of its files.
+    """
     names = {other: str(node.get(other, "")).strip() for other in _FILES}
     names[_PAGE] = str(Path(names["record-path"]).with_suffix(".html")) if names["record-path"] else ""
+    if not names[key]:
+        return None
     state, same, field = str(node.get("state-path", "")).strip(), "", f"node-config {key.rpartition(' ')[2]}"
     try:
         files = {other: Path(name).expanduser().absolute() for other, name in names.items() if name}
@@ -230,9 +224,8 @@ def _own_file(key: str, node: Mapping[str, Any]) -> Path:
 
 def _membership(node: Mapping[str, Any]) -> str:
     """The proof of membership that follows from the secret in the party's own file; "" without one."""
-    if not str(node.get("member-path", "")).strip():
+    if (path := _own_file("member-path", node)) is None:
         return ""
-    path = _own_file("member-path", node)
     if not path.exists():
         with writing(path, mode=0o600) as stream:
             stream.write(secrets.token_hex(32).encode())
@@ -245,9 +238,8 @@ def _membership(node: Mapping[str, Any]) -> str:
 
 def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None:
     """A function that writes the party's copy of the model; a bad path is refused before the counting."""
-    if not str(node.get("model-path", "")).strip():
+    if (path := _own_file("model-path", node)) is None:
         return None
-    path = _own_file("model-path", node)
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)
