@@ -18,6 +18,7 @@ from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 from flwr_flynn.federated.run import rounds_of
+from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.tables.schema import Schema
 
@@ -82,14 +83,12 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         ("evaluation" in names, "model_path", None, "file for the site's copy of the model, if it wants one"),
         (True, "record_path", None, "file for the site's own record of what leaves it, if it wants one"),
     ]
-    return [(name, value, why) for is_asked, name, value, why in entries if is_asked] + _policy(options)
+    asked = [(name, value, why) for is_asked, name, value, why in entries if is_asked]
+    return asked if purpose == "evaluate" else asked + _policy(run.mechanism)
 
 
-def _policy(options: RunOptions) -> list[Question]:
+def _policy(mechanism: Mechanism | None) -> list[Question]:
     """Bounds that a site's policy must allow for noisy counts; none for exact ones."""
-    mechanism = options.run_spec.mechanism
-    if options.purpose == "evaluate":
-        return []
     if mechanism is None:
         return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
     noise = unseeded(mechanism)

@@ -195,6 +195,10 @@ class RunConfig(
         needs_sharing = self.secure and self.is_private and not self.honest_parties
         yield "honest_parties", needs_sharing, "the parties that share one noise with secure = true and epsilon"
         yield "min_parties", 0 < self.min_available < self.min_parties, f"at most min-available = {self.min_available}"
+        names = self.names("feature_names")
+        yield "feature_names", len(set(names)) < len(names) or "" in names, "different names"
+        expected = f"{len(names)}, as many as feature-names"
+        yield "n_features", bool(names) and self.n_features not in (0, len(names)), expected
         expected = f"the server's own file with action = {self.action}"
         yield "federation", self.action != "train" and not self.federation, expected
         for name in ("feature_names", "n_features"):
@@ -214,7 +218,7 @@ class RunConfig(
 
     def check(self) -> None:
         super().check()
-        for read in (self.party_numbers, self.options, self.decay_value, self._given_ranges):
+        for read in (self.party_numbers, self.class_list, self.options, self.decay_value, self._given_ranges):
             read()
 
     # ---- values of texts
@@ -238,15 +242,6 @@ class RunConfig(
         if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
             raise self.refused("classes", "different names of one type")
         return classes
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """`feature_names`, `ignore` or `keep` as names of columns; () where none are given."""
-        names = self.names(name)
-        if name == "feature_names" and (len(set(names)) < len(names) or "" in names):
-            raise self.refused("feature_names", "different names")
-        if name == "feature_names" and names and self.n_features not in (0, len(names)):
-            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
-        return names
 
     def options(self) -> dict[str, Any]:
         """`partitioner_options` as keyword arguments."""
@@ -283,21 +278,19 @@ class RunConfig(
         pairs = [floats(part, ":") for part in self.ranges.split(",")] if self.ranges else []
         if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
             raise self.refused("ranges", "`low:high` with finite low below high, or several with commas between")
-        if not pairs:
-            return None
-        if n_features and len(pairs) not in (1, n_features):
-            raise self.refused("ranges", f"one range or {n_features} with commas between", f"{len(pairs)}")
-        lows, highs = zip(*(pairs * (n_features or 1) if len(pairs) == 1 else pairs), strict=True)
-        return lows, highs
+        lows, highs = zip(*self._per_feature("ranges", pairs, n_features), strict=True) if pairs else ((), ())
+        return (lows, highs) if pairs else None
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         """`center` or `scale` as a number for each feature; None where it is not given."""
-        if not (text := getattr(self, name)):
-            return None
-        numbers = floats(text, ",")
-        if len(numbers) not in (1, n_features):
-            raise self.refused(name, f"one finite number or {n_features} with commas between")
-        return tuple(numbers * n_features if len(numbers) == 1 else numbers)
+        text = getattr(self, name)
+        return tuple(self._per_feature(name, floats(text, ","), n_features)) if text else None
+
+    def _per_feature(self, name: str, values: list[Any], n_features: int) -> list[Any]:
+        """A value for each feature, from one for all or as many; 0 features check the form alone."""
+        if not values or (n_features and len(values) not in (1, n_features)):
+            raise self.refused(name, f"one finite value or {n_features} with commas between")
+        return values * (n_features or 1) if len(values) == 1 else values
 
     @property
     def is_private(self) -> bool:

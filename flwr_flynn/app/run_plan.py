@@ -111,7 +111,7 @@ def _strategy(
         shared, bound = SharedNoise.of(mechanism, asked), None
         needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
-        given |= {"learn_schema": learns, "ignore": config.columns("ignore"), "keep": config.columns("keep")}
+        given |= {"learn_schema": learns, "ignore": config.names("ignore"), "keep": config.names("keep")}
         given["class_weight"] = config.class_weight or None
     else:
         if parties is None:
@@ -235,7 +235,7 @@ def _learns(config: RunConfig) -> bool:
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    classes, names = config.class_list(), config.columns("feature_names") or None
+    classes, names = config.class_list(), config.names("feature_names") or None
     classes = classes or list(schema.classes if schema else ())
     learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
     n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN

@@ -227,13 +227,13 @@ def _inspected(sites: list[Site], config: RunConfig) -> RunConfig | None:
 
 def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | None) -> None:
     """Note what the columns of the run, given or learned as the run learns them, refuse of each file."""
-    features = config.columns("feature_names")
+    features = config.names("feature_names")
     if schema is None and not features:
         sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
         if config.n_features or not sound:
             return
         total = reduce(add, (counted(file).told(node.min_examples) for file, node in sound))
-        schema, left_out = total.schema(config.columns("ignore"), config.columns("keep"))
+        schema, left_out = total.schema(config.names("ignore"), config.names("keep"))
         for name, reason in left_out.items():
             print(f"column {name[:60]!r} is left out: {reason}")
         for column in schema.columns:
