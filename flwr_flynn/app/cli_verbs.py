@@ -8,7 +8,6 @@ import hashlib
 import json
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import repeat
@@ -134,31 +133,22 @@ def check(options: Namespace) -> int:
 
 def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     """A row for each column: its name and kind, and how many values are gaps, or would be refused."""
-    beyond, others, gaps = Counter[int](), Counter[int](), Counter[int]()
+    counts, rows = np.zeros((len(schema.columns), 3), np.int64), []
     for table, *_ in file.tables():
-        for index, (column, values, kind) in enumerate(zip(schema.columns, table.columns, table.kinds, strict=True)):
-            gaps[index] += int(missing(values).sum())
+        for n, column, values, kind in zip(counts, schema.columns, table.columns, table.kinds, strict=True):
+            n[0] += missing(values).sum()
             if kind == column.kind == "number":
-                beyond[index] += int(column.refused(values).sum())
+                n[1] += column.refused(values).sum()
             elif kind == column.kind == "category":
-                others[index] += sum(code == -1 for code in map(LevelCodes(column), values.tolist()))
-    return [
-        [
-            repr(column.name)[:60],
-            column.kind,
-            str(gaps[index] - report.texts),
-            str(report.texts if _is_read(column, report.kind) else file.n_rows - gaps[index]),
-            str(beyond[index]) if column.kind == "number" else "",
-            str(others[index]) if column.kind == "category" else "",
-            "none" if 0 < others[index] == file.n_rows - file.n_unlabelled - gaps[index] else "",
-        ]
-        for index, (column, report) in enumerate(zip(schema.columns, file.reports, strict=True))
-    ]
-
-
-def _is_read(column: Column, kind: str) -> bool:
-    """True if values of this kind are values of the column."""
-    return kind == column.kind or (kind == "number" and column.kind == "category")
+                n[2] += sum(code == -1 for code in map(LevelCodes(column), values.tolist()))
+    for (gaps, beyond, others), column, report in zip(counts.tolist(), schema.columns, file.reports, strict=True):
+        is_read = report.kind == column.kind or (report.kind, column.kind) == ("number", "category")
+        unfit = report.texts if is_read else file.n_rows - gaps
+        out_of = {"number": [str(beyond), ""], "category": ["", str(others)]}.get(column.kind, ["", ""])
+        is_strange = 0 < others == file.n_rows - file.n_unlabelled - gaps
+        row = [repr(column.name)[:60], column.kind, str(gaps - report.texts), str(unfit), *out_of]
+        rows.append([*row, "none" if is_strange else ""])
+    return rows
 
 
 def _labels(file: TableFile) -> Iterator[Any]:

@@ -81,12 +81,9 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     }
     if parties is not None:
         shares = datasets.simulated_shares(config, parties)
-        report["simulation"] = {
-            "parties": parties,
-            "samples": len(datasets.simulated_dataset(config).y),
-            "dealt": sum(map(len, shares)),
-            "empty_parties": sum(len(share) == 0 for share in shares),
-        }
+        sizes, n_samples = [*map(len, shares)], len(datasets.simulated_dataset(config).y)
+        dealt = {"samples": n_samples, "dealt": sum(sizes), "empty_parties": sizes.count(0)}
+        report["simulation"] = {"parties": parties, **dealt}
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(run_plan, parties, after)
     return report

@@ -136,9 +136,8 @@ def skew(report: Report) -> Section:
 
     rows = [("all parties", pooled), *((name, sizes[name]) for name in sorted(sizes, key=likeness))]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
-    said = "Samples of each class at each party, first the party whose mix is furthest from that of all. The stronger "
     parts = [
-        sentence(said + "the colour, the more samples, by row."),
+        sentence("First the party whose mix is furthest from that of all. The stronger the colour, the more, by row."),
         shades("Training samples by party and class", "party", names[:MOST_CLASSES], shown),
         left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),
