@@ -20,16 +20,9 @@ from flwr_flynn.app.report.sections import (
 )
 from flwr_flynn.model.metrics import share
 
-NAMES = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "brier": "Brier score",
-    "log_loss": "log-loss",
-    "calibration_error": "calibration error",
-    "calibration_slope": "calibration slope",
-    "calibration_intercept": "calibration intercept",
-    "accuracy": "accuracy",
-}
+_WORDS = {"auroc": "AUROC", "auprc": "AUPRC", "brier": "Brier score", "log_loss": "log-loss"}
+_CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept")
+NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
 """Figures with intervals, and their names."""
 
 

@@ -6,31 +6,32 @@ Names and reasons come from the parties: they are cut here to what the page show
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flwr_flynn._markup import Markup, count, shortened, table, tag
-from flwr_flynn.app.report import accuracy_sections, sections
+from flwr_flynn.app.report.accuracy_sections import accuracy, confusion, curves, scores, subgroups
 from flwr_flynn.app.report.pictures import html_page
-from flwr_flynn.app.report.sections import MOST_ROWS, Report, Section
+from flwr_flynn.app.report.sections import (
+    EQUALITIES,
+    MOST_ROWS,
+    Report,
+    Section,
+    equality,
+    guarantee,
+    left_out,
+    model,
+    participation,
+    privacy,
+    settings,
+    skew,
+    traffic,
+)
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
-SECTIONS: tuple[Callable[[Report], Section], ...] = (
-    accuracy_sections.scores,
-    sections.participation,
-    sections.skew,
-    sections.model,
-    accuracy_sections.accuracy,
-    accuracy_sections.confusion,
-    accuracy_sections.curves,
-    accuracy_sections.subgroups,
-    sections.traffic,
-    sections.privacy,
-    sections.equality,
-    sections.settings,
-)
+_ON_TEST_SAMPLES = accuracy, confusion, curves, subgroups
+SECTIONS = (scores, participation, skew, model, *_ON_TEST_SAMPLES, traffic, privacy, equality, settings)
 """Sections in their order."""
 
 
@@ -40,7 +41,7 @@ def log_table(report: Report, folder: Path) -> str:
     facts.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in facts)
     lines = [f"  {name:<{width}}  {text}" for name, text in facts]
-    for text in sections.guarantee(report):
+    for text in guarantee(report):
         lines += ["", *textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="  ")]
     return "\n".join(["", "FlyNN", *lines, ""])
 
@@ -62,7 +63,7 @@ def page(report: Report) -> str:
     version = report["versions"].get("flwr-flynn", "")
     made_by = f"Made by flwr-flynn {version} from metrics.json, which has all figures in full."
     eyebrow = tag("p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow")
-    is_unequal = any(report["sha256"].get(name) is False for name in sections.EQUALITIES)
+    is_unequal = any(report["sha256"].get(name) is False for name in EQUALITIES)
     fault = tag("p", "The model DIFFERS from that of the pooled data.", class_="fault") if is_unequal else None
     head = tag("header", eyebrow, tag("h1", title), fault)
     nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
@@ -84,4 +85,4 @@ def _facts(section: Section) -> Markup | None:
     if not section.facts:
         return None
     shown = table(section.title, ("fact", "value"), section.facts[:MOST_ROWS], "facts")
-    return tag("div", shown, sections.left_out(len(section.facts), "facts"))
+    return tag("div", shown, left_out(len(section.facts), "facts"))

@@ -28,7 +28,6 @@ table{font-size:.9rem;line-height:1.45;margin:.4rem 0 1rem;min-width:60%}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
 .flynn .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);padding:.4rem .6rem}
 .flynn .shades td{border:2px solid var(--paper)}.flynn .thresholds td:nth-child(3){min-width:15rem}
-pre{padding:1rem;border:1px solid var(--line);white-space:pre-wrap;overflow-wrap:anywhere}
 svg{margin:1.1rem 0}.flynn svg .soft{fill:var(--soft)}svg .grid,svg .frame{stroke:var(--line);fill:none}
 svg .whisker,svg .curve{stroke:var(--accent);fill:none;stroke-width:2}
 .flynn svg.square{width:100%;max-width:30rem}.flynn svg.square text{font-size:11px}
