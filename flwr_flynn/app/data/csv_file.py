@@ -20,7 +20,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_flynn.app.data.source import SEPARATORS, Dialect, Part, Reading, Source, unreadable
+from flwr_flynn.app.data.source import SEPARATORS, Dialect, Part, Reading, Source, decoding
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.texts import GROUPS, proves
@@ -40,9 +40,13 @@ _BINARY = {
 }
 
 
+def _text_of(path: Path, dialect: Dialect) -> IO[str]:
+    return path.open(encoding=codec(dialect.encoding), newline="")
+
+
 def header_of(path: Path, dialect: Dialect) -> list[str]:
     """The fields of the first line that is not blank."""
-    with path.open(encoding=codec(dialect.encoding), newline="") as stream:
+    with _text_of(path, dialect) as stream:
         return next(filter(None, csv.reader(stream, delimiter=dialect.separator)), None) or []
 
 
@@ -59,29 +63,23 @@ class CsvText(Source):
     def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
         width, last = len(self.columns), [""]
-        try:
-            with self._path.open(encoding=codec(self.dialect.encoding), newline="") as stream:
-                rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
-                next(rows, None)
-                while some := list(islice(rows, n_rows)):
-                    last = some[-1]
-                    fitting = [row for row in some if len(row) == width]
-                    texts = [*map(list, zip(*fitting, strict=True))] or [[] for _ in range(width)]
-                    yield Part(len(fitting), lambda part, texts=texts: texts, len(some) - len(fitting))  # type: ignore[misc]
-        except (OSError, csv.Error) as error:
-            raise unreadable(self._path, error) from None
+        with decoding(self._path, self.dialect.encoding), _text_of(self._path, self.dialect) as stream:
+            rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
+            next(rows, None)
+            while some := list(islice(rows, n_rows)):
+                last = some[-1]
+                fitting = [row for row in some if len(row) == width]
+                texts = [*map(list, zip(*fitting, strict=True))] or [[] for _ in range(width)]
+                yield Part(len(fitting), lambda part, texts=texts: texts, len(some) - len(fitting))  # type: ignore[misc]
         _check_end(self._path, last[-1])
 
 
 def opened_csv(path: Path, reading: Reading) -> TableFile:
     """A CSV file. With a schema its columns are read in the kinds of the schema."""
-    try:
+    with decoding(path):
         dialect = detected(path, reading.dialect)
+    with decoding(path, dialect.encoding):
         file = TableFile(CsvText(path, dialect), replace(reading, dialect=dialect))
-    except UnicodeError:
-        raise DataError(path.name, f"text in {dialect.encoding.upper()}", "another encoding") from None
-    except (OSError, csv.Error) as error:
-        raise unreadable(path, error) from None
     _check_header(file)
     return file
 

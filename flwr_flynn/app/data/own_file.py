@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +22,11 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     Wanted,
+    decoding,
     ending,
     keys_of,
     mapped,
     objects,
-    unreadable,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
@@ -86,10 +85,8 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
 def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
-        try:
+        with decoding(path):
             return [*map(as_name, header_of(path, detected(path, dialect)))]
-        except (OSError, UnicodeError, csv.Error) as error:
-            raise unreadable(path, error) from None
     source = _typed_source(path, Reading(label=None))
     return [*map(as_name, source.columns)] or (None if ending(path) == ".npz" else [])
 
@@ -144,11 +141,9 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
 def private_file(path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None) -> PrivateFile:
     """The rows of a private party's file; its column of ids, for the held-out rule, is no feature."""
     reading = replace(reading, label=label_of(path, reading.label))
-    try:
+    with decoding(path):
         source = CsvLines(path) if ending(path) == ".csv" else _typed_source(path, reading)
         return PrivateFile(source, reading, label_map or {})
-    except OSError as error:
-        raise unreadable(path, error) from None
 
 
 class PrivateFile(RowReader):

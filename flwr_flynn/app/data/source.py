@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.held_out import HeldOut, row_keys
-from flwr_flynn.errors import DataError, with_names
+from flwr_flynn.errors import DataError, FlyNNError, with_names
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.schema import Schema
@@ -38,22 +38,17 @@ def ending(path: Path) -> str:
 
 
 @contextmanager
-def decoding(path: Path) -> Iterator[None]:
-    """Every failure in the block is a DataError without a folder."""
+def decoding(path: Path, encoding: str = "") -> Iterator[None]:
+    """Every failure of a parser in the block is a DataError without a folder and without a value."""
     try:
         yield
-    except DataError:
+    except (FlyNNError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - Arrow, json, zipfile and NumPy's parser raise a dozen kinds
-        raise DataError(path.name, f"a readable {ending(path)} file", type(error).__name__) from None
-
-
-def unreadable(path: Path, error: Exception) -> DataError:
-    """The error about a file that no parser reads."""
-    if isinstance(error, DataError):
-        return error
-    got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__  # of a parser, which names no value
-    return DataError(path.name, f"a readable {ending(path)} file", got)
+        got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__
+        readable = DataError(path.name, f"a readable {ending(path)} file", got)
+        other = DataError(path.name, f"text in {encoding.upper()}", "another encoding")
+        raise (other if encoding and isinstance(error, UnicodeError) else readable) from None
 
 
 def objects(values: Sequence[Any] | Array) -> Array:
