@@ -70,6 +70,7 @@ def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None 
     n = len(codes)
     seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
     order = np.argsort(_sample_hash(n, config.split_seed, _STREAM_ORDER), kind="stable")
+    given = {key: value for key, value in config.options().items() if key != "partition_by"}
     columns = {"index": order, "label": codes[order]} | ({} if by is None else {"by": by[order]})
     try:
         with warnings.catch_warnings():
@@ -85,7 +86,6 @@ def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None 
                 "num_shards_per_partition": 2,
                 "partition_sizes": [len(part) for part in np.array_split(order, n_parties)],
             }
-            given = {key: value for key, value in config.options().items() if key != "partition_by"}
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
             if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
@@ -104,8 +104,6 @@ def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None 
     except ImportError as error:
         needed = error.name or "flwr-datasets"
         raise ConfigError(needed, "flwr-flynn[simulation]", "none; pip install 'flwr-flynn[simulation]'") from None
-    except ConfigError:
-        raise
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         expected = f"one that deals {n} samples to {n_parties} parties ({reason})"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flwr_flynn._markup import NONE, Markup, bars, count, figure, table
+from flwr_flynn._markup import NONE, Markup, bars, count, figure
 from flwr_flynn.app.report.pictures import Interval, curve, gallery, reliability, shades, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
-    MOST_ROWS,
     Facts,
     Report,
     Section,
+    bounded,
     left_out,
     more,
     sentence,
@@ -61,8 +61,7 @@ def _figures(title: str, noun: str, head: Sequence[str], rows: Sequence[Any]) ->
     known = [(name, with_interval(value), value[0]) for name, _, value, *_ in rows if value]
     return [
         bars(title, f"{title}; the table below has the numbers", known[:MOST_BARS]) if known else None,
-        more(f"{caption} as a table", table(caption, head, shown[:MOST_ROWS])),
-        left_out(len(rows), noun),
+        more(f"{caption} as a table", *bounded(caption, head, shown, noun)),
     ]
 
 
@@ -89,9 +88,8 @@ def scores(report: Report) -> Section:
     ]
     if rates:
         columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
-        shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS], "thresholds")
-        noted = left_out(len(rates), "rows")
-        parts += [shown, noted] if len(classes) == 1 else [more("Thresholds of the probability", shown, noted)]
+        shown = bounded("What thresholds of the probability would do", columns, rates, "rows", "thresholds")
+        parts += shown if len(classes) == 1 else [more("Thresholds of the probability", *shown)]
     parts.append(left_out(len(classes), "classes", MOST_CLASSES))
     return Section("Figures", _overall(evaluation, overall), parts)
 

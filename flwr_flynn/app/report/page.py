@@ -9,17 +9,16 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn._markup import Markup, count, shortened, table, tag
+from flwr_flynn._markup import Markup, count, shortened, tag
 from flwr_flynn.app.report.accuracy_sections import accuracy, confusion, curves, scores, subgroups
 from flwr_flynn.app.report.pictures import html_page
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
-    MOST_ROWS,
     Report,
     Section,
+    bounded,
     equality,
     guarantee,
-    left_out,
     model,
     participation,
     privacy,
@@ -84,5 +83,4 @@ def _facts(section: Section) -> Markup | None:
     """The facts of a section as a table."""
     if not section.facts:
         return None
-    shown = table(section.title, ("fact", "value"), section.facts[:MOST_ROWS], "facts")
-    return tag("div", shown, left_out(len(section.facts), "facts"))
+    return tag("div", *bounded(section.title, ("fact", "value"), section.facts, "facts", "facts"))

@@ -61,6 +61,11 @@ def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Marku
     return None if n <= most else tag("p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note")
 
 
+def bounded(caption: str, head: Sequence[str], rows: Sequence[Any], noun: str, class_: str | None = None) -> list[Any]:
+    """A table of the first rows, and a note about the others."""
+    return [table(caption, head, rows[:MOST_ROWS], class_), left_out(len(rows), noun)]
+
+
 # ---- parties
 
 
@@ -79,13 +84,12 @@ def participation(report: Report) -> Section:
     parts: list[Markup | None] = []
     if before:
         marked = [*((party["name"], "new") for party in parties), *((name, "already a member") for name in before)]
-        shown = table("Members of the federation", ("party", "in this run"), marked[:MOST_ROWS])
-        parts += [shown, left_out(len(marked), "members")]
+        parts += bounded("Members of the federation", ("party", "in this run"), marked, "members")
     if parties:
         listed = [(party["name"], party["examples"], in_bytes(party["bytes"]), party["seconds"]) for party in parties]
         columns = "party", "samples", "bytes sent", "seconds"
         title = "Parties that took part"
-        parts.append(more(title, table(title, columns, listed[:MOST_ROWS]), left_out(len(parties), "parties")))
+        parts.append(more(title, *bounded(title, columns, listed, "parties")))
     return Section("Who took part", facts, parts)
 
 
@@ -230,8 +234,8 @@ def traffic(report: Report) -> Section:
             rows.append((phase, kind, named, shape or "varies", in_all, sent["parties"]))
     said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
     columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "parties"
-    parts = sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")
-    return Section("What left the sites", facts if by_phase else [], parts if rows else ())
+    parts = [sentence(said), *bounded("Messages", columns, rows, "messages")] if rows else []
+    return Section("What left the sites", facts if by_phase else [], parts)
 
 
 def privacy(report: Report) -> Section:
