@@ -55,12 +55,6 @@ def _one_line(error: BaseException) -> str:
     return " ".join("; ".join([str(error), *notes]).split())
 
 
-def _at_least_1(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1):
-        raise argparse.ArgumentTypeError("expected an integer of at least 1")
-    return int(text[:9])
-
-
 def _share(text: str) -> float:
     try:
         return number("abstain", float(text), 0, 1)
@@ -84,7 +78,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "files": {"nargs": "+", "help": f"{_OWN_FILE} of each party"},
     "schema": {"help": "a schema in TOML"},
     "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
-    "--min-examples": {"type": _at_least_1, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
+    "--min-examples": {"type": int, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
     "--set": {"action": "append", "metavar": "KEY=VALUE", "help": "a run setting, or PARTY:KEY=VALUE of one party"},
     "--out": {"help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"},
     "--threshold": {"type": _share, "metavar": "P", "help": "of two classes, take the rarer one from P on"},

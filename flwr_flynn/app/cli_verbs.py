@@ -39,7 +39,7 @@ MOST_CLASSES = 1024
 
 def node_settings(options: Namespace) -> dict[str, Any]:
     """Node settings that the command line gives, by their keys."""
-    given = {row.key: value for row in NodeConfig.rows() if (value := getattr(options, row.name, ""))}
+    given = {row.key: value for row in NodeConfig.rows() if (value := getattr(options, row.name, "")) != ""}
     return given | ({"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {})
 
 

@@ -92,14 +92,13 @@ def _policy(mechanism: Mechanism | None) -> list[Question]:
     if mechanism is None:
         return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
     noise = unseeded(mechanism)
-    shares: list[Question] = [("secure", True, "its noise is a share of that of the sum")]
     return [
         ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),
         ("max_delta", noise.delta, "at least, likewise"),
         ("state_path", None, "the site's own folder for the record of its private answers"),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
-        *(shares if noise.is_share else ()),
+        *[("secure", True, "its noise is a share of that of the sum")] * noise.is_share,
     ]
 
 

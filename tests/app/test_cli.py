@@ -369,7 +369,7 @@ def test_score_needs_a_label_that_the_model_knows(capsys: pytest.CaptureFixture[
         ["try"],
         ["score", "model.npz"],
         ["schema", "own.csv", "--separator", "#"],
-        ["schema", "own.csv", "--min-examples", "0"],
+        ["schema", "own.csv", "--min-examples", "few"],
     ],
 )
 def test_a_wrong_command_line_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -394,6 +394,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["predict", "own.csv", "own.csv"],
         ["score", "own.csv", "own.csv"],
         ["try", "own.csv", "--set", "gone=1"],
+        ["schema", "own.csv", "--min-examples", "0"],
     ],
 )
 def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
