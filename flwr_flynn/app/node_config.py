@@ -14,7 +14,7 @@ from typing import Any
 
 from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
 from flwr_flynn.app.data.source import Dialect
-from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, setting
+from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -113,17 +113,10 @@ class NodeConfig(Settings):
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""
-        try:
-            return Policy(
-                self.max_epsilon,
-                self.max_delta,
-                neighbours=self.neighbours,
-                records_per_person=self.records_per_person,
-                secure_sum=self.secure,
-                composition=self.composition,
-            )
-        except ConfigError as error:
-            raise as_setting(error, self.source) from None
+        names = "neighbours", "records_per_person", "composition"
+        given: dict[str, Any] = {name: getattr(self, name) for name in names}
+        with about_settings(self.source):
+            return Policy(self.max_epsilon, self.max_delta, secure_sum=self.secure, **given)
 
 
 POLICY_KEYS = tuple(row.key for row in NodeConfig.rows() if "max_epsilon" in row.facts.needs)

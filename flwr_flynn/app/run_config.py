@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, entries, floats, setting, whole_numbers
-from flwr_flynn.errors import SpecError
+from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, entries, floats, setting, whole_numbers
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
@@ -327,11 +326,9 @@ class RunConfig(
             scaling = (self._vector("center", n_features), self._vector("scale", n_features))
         given: dict[str, Any] = {"seed": self.seed, "effort": self.effort, "hash_dim": self.hash_dim or None}
         given["ranges"] = self._given_ranges(n_features)
-        try:
+        with about_settings(self.source):
             plan = HashPlan(n_features, n_classes, n_examples, scaling, **given)
             placeholder_specs(plan)  # sizes are checked before the parties start
-        except SpecError as error:
-            raise as_setting(error, self.source) from None
         return plan
 
     def ignored(self, simulated: bool) -> list[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr_flynn import _validation
-from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.samples import PLAIN_INTEGER
 
 
@@ -137,6 +138,15 @@ def as_setting(error: FlyNNError, source: str) -> ConfigError:
     if error.expected is None or error.got is None:
         return ConfigError(f"{source} {key_of(error.field)}", text=f"{source} {error}")
     return ConfigError(f"{source} {key_of(error.field)}", error.expected, error.got)
+
+
+@contextmanager
+def about_settings(source: str) -> Iterator[None]:
+    """Errors about values that follow from settings become errors about the settings."""
+    try:
+        yield
+    except (SpecError, ConfigError) as error:
+        raise as_setting(error, source) from None
 
 
 def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
