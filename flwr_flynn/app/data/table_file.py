@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 class TableFile:
     """An open file with its features, `reports` on them, and its rows.
 
-    A first pass (`look`) finds kinds and faults of the columns.
+    A first pass finds kinds and faults of the columns.
     """
 
     label_map: Mapping[str, str] = MappingProxyType({})
