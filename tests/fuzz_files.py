@@ -73,7 +73,7 @@ def use_run_config(given: Any) -> None:
     assert repr(RunConfig.parse(as_given(config))) == repr(config)
     config = config.resolved()
     config.class_list()
-    config.columns("feature_names")
+    config.names("feature_names")
     config.options()
     config.decay_value()
     config.plan(4, 100, 3)

@@ -268,7 +268,7 @@ def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("opendp")
-    from flwr_flynn.app.data.private_file import PrivateFile
+    from flwr_flynn.app.data.own_file import PrivateFile
 
     asked, other = drawn(), drawn(0.5)
     node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}

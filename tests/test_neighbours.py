@@ -11,8 +11,8 @@ import pytest
 
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.private_file import private_file
-from flwr_flynn.app.data.table_file import Reading
+from flwr_flynn.app.data.own_file import private_file
+from flwr_flynn.app.data.source import Reading
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import permissions, private_rows
 from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time

@@ -28,7 +28,7 @@ from sphinx.util.docutils import SphinxDirective
 from flwr_flynn import errors
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import Row, Settings, key_of
+from flwr_flynn.app.settings_parser import Row, Settings, group_of, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +40,10 @@ _TABLES: dict[str, type[Settings]] = {"run": RunConfig, "node": NodeConfig}
 
 @cache
 def _groups(table: type[Settings]) -> dict[str, str]:
-    """First sentence on each group of a table, from the docstring of its class."""
-    owners = [each for each in table.__mro__ if issubclass(each, Settings) and each.__dict__.get("group")]
-    return {owner.group: inspect.getdoc(owner).split("\n\n")[0].replace("\n", " ") for owner in owners}  # type: ignore[union-attr]
+    """Words on each group of a table: the docstring of its class."""
+    names = {row.group for row in table.rows()}
+    owners = [each for each in table.__mro__ if issubclass(each, Settings) and group_of(each) in names]
+    return {group_of(owner): " ".join(inspect.getdoc(owner).split()) for owner in owners}  # type: ignore[union-attr]
 
 
 def _code(value: object) -> str:

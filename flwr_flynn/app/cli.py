@@ -10,14 +10,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_verbs
-from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
+from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.tables.texts import DATE_FORMATS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("once", UserWarning)
             warnings.showwarning = _in_one_line  # type: ignore[assignment]
-            return _VERBS[options.verb].run(options)
+            status: int = options.run(options)
+            return status
     except BrokenPipeError:  # whoever reads the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -55,12 +55,6 @@ def _one_line(error: BaseException) -> str:
     return " ".join("; ".join([str(error), *notes]).split())
 
 
-def _at_least_1(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text[:9]) >= 1):
-        raise argparse.ArgumentTypeError("expected an integer of at least 1")
-    return int(text[:9])
-
-
 def _share(text: str) -> float:
     try:
         return number("abstain", float(text), 0, 1)
@@ -71,7 +65,8 @@ def _share(text: str) -> float:
 def _try(options: argparse.Namespace) -> int:
     from flwr_flynn.app import try_files  # it takes Flower
 
-    return try_files.run(options)
+    node = cli_verbs.node_settings(options)
+    return try_files.run_files(options.files, node, options.out, options.set)
 
 
 # ---- the command line
@@ -83,70 +78,39 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "files": {"nargs": "+", "help": f"{_OWN_FILE} of each party"},
     "schema": {"help": "a schema in TOML"},
     "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
-    "--min-examples": {"type": _at_least_1, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
-    "--by": {"metavar": "COLUMN", "help": "split one CSV file: a party for each value of a column"},
-    "--set": {
-        "action": "append",
-        "metavar": "KEY=VALUE",
-        "help": "a run setting, or PARTY:KEY=VALUE for a node setting of one party; may be repeated",
-    },
+    "--min-examples": {"type": int, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
+    "--set": {"action": "append", "metavar": "KEY=VALUE", "help": "a run setting, or PARTY:KEY=VALUE of one party"},
     "--out": {"help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"},
-    "--threshold": {
-        "type": _share,
-        "default": None,
-        "metavar": "P",
-        "help": "of two classes, take the rarer one from this probability on (default: the more probable one)",
-    },
-    "--abstain": {
-        "type": _share,
-        "default": 0.0,
-        "metavar": "P",
-        "help": "leave the class empty below this probability",
-    },
+    "--threshold": {"type": _share, "metavar": "P", "help": "of two classes, take the rarer one from P on"},
+    "--abstain": {"type": _share, "default": 0.0, "metavar": "P", "help": "leave the class empty below P"},
     "--keep": {"action": "append", "metavar": "COLUMN", "help": "copy this column in front; may be repeated"},
-    "--separator": {"choices": tuple(SEPARATOR_NAMES), "help": "of a CSV file, as what follows; else detected"},
-    "--decimal": {"choices": (".", ","), "help": "decimal mark"},
-    "--encoding": {"choices": ENCODINGS},
     "--gap-text": {"action": "append", "help": "a text of missing values; may be repeated"},
-    "--date-format": {"choices": DATE_FORMATS, "metavar": "|".join(DATE_FORMATS[:4])},
 }
-_OF_FILES = ("--separator", "--decimal", "--encoding", "--gap-text", "--date-format")
-
-
-class Verb(NamedTuple):
-    """One verb: a line about it, its function, and its arguments."""
-
-    help: str
-    run: Callable[[argparse.Namespace], int]
-    arguments: tuple[str, ...]
-
-
-_VERBS = {
-    "schema": Verb("draft a schema from one's own file", cli_verbs.draft, ("file", "--label", "--min-examples")),
-    "check": Verb("what a schema refuses of a file", cli_verbs.check, ("file", "schema", "--label")),
-    "try": Verb("run a federation of files in this process", _try, ("files", "--label", "--by", "--out", "--set")),
-    "show": Verb("what a model file holds, as JSON", cli_verbs.show, ("model",)),
-    "predict": Verb(
-        "classify the rows of a file, as CSV",
-        cli_verbs.predict,
-        ("model", "file", "--abstain", "--threshold", "--keep"),
-    ),
-    "score": Verb(
-        "figures of a model on a file with labels",
-        cli_verbs.score,
-        ("model", "file", "--label", "--threshold", "--out"),
-    ),
-}
+_FORMS = ("separator", "decimal", "encoding", "date_format")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("flwr-flynn", description="Files and models of FlyNN.")
     parser.add_argument("--version", action="version", version=f"flwr-flynn {__version__}")
     parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, verb in _VERBS.items():
-        of_verb = parsers.add_parser(name, help=verb.help)
-        for argument in (*verb.arguments, *(() if name == "show" else _OF_FILES)):
+
+    def verb(run: Callable[[argparse.Namespace], int], name: str, help: str, *arguments: str) -> None:
+        of_verb = parsers.add_parser(name, help=help)
+        of_verb.set_defaults(run=run)
+        for argument in arguments:
             given = _ARGUMENTS[argument]
-            default = {"default": [] if "action" in given else ""} if argument.startswith("-") else {}
-            of_verb.add_argument(argument, **default | given)
+            absent: Any = [] if "action" in given else None if "type" in given else ""
+            of_verb.add_argument(argument, **({"default": absent} if argument[0] == "-" else {}) | given)
+        for row in NodeConfig.rows() if name != "show" else ():
+            if row.name in _FORMS:
+                of_verb.add_argument(f"--{row.key}", default="", choices=row.facts.choices, help=row.facts.meaning)
+
+    file, data = ("file", "--gap-text"), ("model", "file", "--gap-text")
+    verb(cli_verbs.draft, "schema", "draft a schema from one's own file", *file, "--label", "--min-examples")
+    verb(cli_verbs.check, "check", "what a schema refuses of a file", "file", "schema", "--label", "--gap-text")
+    given = "files", "--label", "--out", "--set", "--gap-text"
+    verb(_try, "try", "run a federation of files in this process", *given)
+    verb(cli_verbs.show, "show", "what a model file holds, as JSON", "model")
+    verb(cli_verbs.predict, "predict", "classify the rows, as CSV", *data, "--abstain", "--threshold", "--keep")
+    verb(cli_verbs.score, "score", "figures of a model on a file with labels", *data, "--label", "--threshold", "--out")
     return parser

@@ -8,7 +8,6 @@ import hashlib
 import json
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import repeat
@@ -20,9 +19,10 @@ import numpy as np
 from flwr_flynn._files import writing
 from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
-from flwr_flynn.app.data.table_file import Dialect, Reading, TableFile, unlabelled
+from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
+from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
@@ -37,10 +37,15 @@ from flwr_flynn.tables.texts import as_name, is_beside
 MOST_CLASSES = 1024
 
 
+def node_settings(options: Namespace) -> dict[str, Any]:
+    """Node settings that the command line gives, by their keys."""
+    given = {row.key: value for row in NodeConfig.rows() if (value := getattr(options, row.name, "")) != ""}
+    return given | ({"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {})
+
+
 def dialect_of(options: Namespace) -> Dialect:
     """The dialect of CSV files, as far as the command line gives it."""
-    separator = SEPARATOR_NAMES.get(options.separator, "")
-    return Dialect(separator, options.decimal, options.encoding, tuple(options.gap_text), options.date_format)
+    return NodeConfig.parse({"data-path": options.file, **node_settings(options)}).dialect()
 
 
 def draft(options: Namespace) -> int:
@@ -128,31 +133,22 @@ def check(options: Namespace) -> int:
 
 def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     """A row for each column: its name and kind, and how many values are gaps, or would be refused."""
-    beyond, others, gaps = Counter[int](), Counter[int](), Counter[int]()
+    counts, rows = np.zeros((len(schema.columns), 3), np.int64), []
     for table, *_ in file.tables():
-        for index, (column, values, kind) in enumerate(zip(schema.columns, table.columns, table.kinds, strict=True)):
-            gaps[index] += int(missing(values).sum())
+        for n, column, values, kind in zip(counts, schema.columns, table.columns, table.kinds, strict=True):
+            n[0] += missing(values).sum()
             if kind == column.kind == "number":
-                beyond[index] += int(column.refused(values).sum())
+                n[1] += column.refused(values).sum()
             elif kind == column.kind == "category":
-                others[index] += sum(code == -1 for code in map(LevelCodes(column), values.tolist()))
-    return [
-        [
-            repr(column.name)[:60],
-            column.kind,
-            str(gaps[index] - report.texts),
-            str(report.texts if _is_read(column, report.kind) else file.n_rows - gaps[index]),
-            str(beyond[index]) if column.kind == "number" else "",
-            str(others[index]) if column.kind == "category" else "",
-            "none" if 0 < others[index] == file.n_rows - file.n_unlabelled - gaps[index] else "",
-        ]
-        for index, (column, report) in enumerate(zip(schema.columns, file.reports, strict=True))
-    ]
-
-
-def _is_read(column: Column, kind: str) -> bool:
-    """True if values of this kind are values of the column."""
-    return kind == column.kind or (kind == "number" and column.kind == "category")
+                n[2] += sum(code == -1 for code in map(LevelCodes(column), values.tolist()))
+    for (gaps, beyond, others), column, report in zip(counts.tolist(), schema.columns, file.reports, strict=True):
+        is_read = report.kind == column.kind or (report.kind, column.kind) == ("number", "category")
+        unfit = report.texts if is_read else file.n_rows - gaps
+        out_of = {"number": [str(beyond), ""], "category": ["", str(others)]}.get(column.kind, ["", ""])
+        is_strange = 0 < others == file.n_rows - file.n_unlabelled - gaps
+        row = [repr(column.name)[:60], column.kind, str(gaps - report.texts), str(unfit), *out_of]
+        rows.append([*row, "none" if is_strange else ""])
+    return rows
 
 
 def _labels(file: TableFile) -> Iterator[Any]:
@@ -227,7 +223,11 @@ def predict(options: Namespace) -> int:
     model, threshold, keep = FlyNNClassifier.load(options.model), options.threshold, options.keep
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, Path(options.file), None, dialect_of(options))
-    kept = file.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep")) if keep else repeat(())
+    kept = (
+        file.source.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep"))
+        if keep
+        else repeat(())
+    )
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])

@@ -23,7 +23,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
+from flwr.common import NDArrays, Scalar
 from flwr.common.logger import log
 
 from flwr_flynn._files import writing
@@ -34,44 +34,36 @@ from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.disclosure import Disclosure
-from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message, records, secagg
-from flwr_flynn.flower.client import FlyNNClient, PartyClient
+from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.tables.schema import Schema
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
 
 OnAnswer = Callable[[Disclosure], object]
 
+MakeClient = Callable[[OnAnswer | None], FlyNNClient]
+
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
-class UnreadyClient(PartyClient):
+class UnreadyClient(FlyNNClient):
     """Client of a party that cannot participate; its replies have its name and the reason, unlike an exception."""
 
     def __init__(self, name: str | None, reason: str, on_answer: OnAnswer | None = None) -> None:
-        self._party = Party(Samples([], []), PartyOptions(name, on_answer=on_answer))
+        super().__init__([], [], name=name, on_answer=on_answer)
         self._reason = reason
 
-    def fit(self, ins: FitIns) -> FitRes:
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Refuse."""
-        refusal = self._refusal(ins.config, TRAIN)
-        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, refusal)
+        return [], 0, self.party.decline(self._reason, config, TRAIN).metrics
 
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Refuse."""
-        return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self._refusal(ins.config, EVALUATE))
-
-    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
-        return self._refusal(config, channel)
-
-    def _refusal(self, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
-        return self._party.decline(self._reason, config, channel).metrics
+        return 0.0, 0, self.party.decline(self._reason, config, EVALUATE).metrics
 
 
 def client_fn(context: Context) -> Client:
@@ -103,30 +95,23 @@ def deployed_client(context: Context) -> Client:
     """The party of a deployed node, by its node config alone, in which each key must be known."""
     name = str(context.node_config.get("party-id", "")) or None
 
-    def make(on_answer: OnAnswer | None) -> Client:
+    def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
-        budget = own_budget(node)
-
-        def load(features: Features, node: NodeConfig = node) -> Samples:
-            if isinstance(features, Schema):
-                return own_file.encoded_share(node, features)
-            return own_file.own_share(node, features)
-
+        data_path, load = os.path.expanduser(node.data_path), partial(own_file.own_share, node)
+        budget = Budget(node.state_path, node.policy(), data_path=data_path) if node.max_epsilon else None
+        previous = replace(node, data_path=node.previous_path)
         return FlyNNClient(
             load=own_file.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
-            class_prior=node.class_prior,
             leaves=node.leave,
-            previous=partial(load, node=replace(node, data_path=node.previous_path)) if node.previous_path else None,
-            secure=node.secure,
-            gram=node.gram,
-            response_seconds=node.response_seconds,
+            previous=partial(own_file.own_share, previous) if node.previous_path else None,
+            **{name: getattr(node, name) for name in ("class_prior", "secure", "gram", "response_seconds")},
             member=_membership(context.node_config),
             on_model=_keeper(context.node_config),
             on_answer=on_answer,
             **_common(node, name),
-        ).to_client()
+        )
 
     return _ready(make, name, lambda: own_record(context))
 
@@ -136,7 +121,7 @@ def simulated_client(context: Context) -> Client:
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
-    def make(_: OnAnswer | None) -> Client:
+    def make(_: OnAnswer | None) -> FlyNNClient:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
             raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
@@ -146,10 +131,7 @@ def simulated_client(context: Context) -> Client:
             return UnreadyClient(name, "takes no part in this run")
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
-            share.X,
-            share.y,
-            X_test=share.X_test,
-            y_test=share.y_test,
+            **{name: getattr(share, name) for name in ("X", "y", "X_test", "y_test")},
             budget=simulated_budget(config, context.run_id, party),
             evaluates=config.evaluates(simulated=True),
             leaves=config.action == "withdraw" and (numbers is None or party in numbers),
@@ -157,7 +139,7 @@ def simulated_client(context: Context) -> Client:
             gram=True,
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),  # nodes have other ids in each run
             **_common(config, name),
-        ).to_client()
+        )
 
     return _ready(make, name)
 
@@ -168,27 +150,19 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
     return {"name": name, "memory_limit": memory, "min_examples": settings.min_examples, "n_jobs": -1}
 
 
-def _ready(
-    make: Callable[[OnAnswer | None], Client], name: str | None, record: Callable[[], OnAnswer | None] = lambda: None
-) -> Client:
+def _ready(make: MakeClient, name: str | None, record: Callable[[], OnAnswer | None] = lambda: None) -> Client:
     """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
     on_answer = None
     try:
         on_answer = record()
-        return make(on_answer)
+        return make(on_answer).to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
-        return UnreadyClient(name, str(error), on_answer)
+        reason = str(error)
     except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
         log(ERROR, "FlyNN: cannot participate", exc_info=error)
-        return UnreadyClient(name, f"failed with {type(error).__name__}", on_answer)
-
-
-def own_budget(node: NodeConfig) -> Budget | None:
-    """A deployed party's ledger, with its policy; None for a party that gives no private counts."""
-    if not node.max_epsilon:
-        return None
-    return Budget(node.state_path, node.policy(), data_path=os.path.expanduser(node.data_path))
+        reason = f"failed with {type(error).__name__}"
+    return UnreadyClient(name, reason, on_answer).to_client()
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
@@ -197,14 +171,10 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism
     policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
-    return Budget(simulated_folder(config, run_id) / "state" / str(run_id) / f"party-{party}", policy)
-
-
-def simulated_folder(config: RunConfig, run_id: int) -> Path:
-    """The run's output folder, as a simulated party finds it."""
     # The process of a party may have another working directory, so that a relative folder would not be the server's.
     folder = Path(config.output_dir).expanduser()
-    return folder if folder.is_absolute() else default_folder(run_id)
+    folder = folder if folder.is_absolute() else default_folder(run_id)
+    return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
 
 
 def own_record(context: Context) -> OnAnswer | None:
@@ -213,11 +183,10 @@ def own_record(context: Context) -> OnAnswer | None:
     The rest of the node config may be wrong: refusals are recorded, too.
     """
     node = context.node_config
-    if not (text := str(node.get("record-path", "")).strip()):
+    if (path := _own_file("record-path", node)) is None:
         return None
-    if not text.endswith(ENDING):
-        raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(Path(text).suffix))
-    path = _own_file("record-path", node)
+    if path.suffix != ENDING:
+        raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(path.suffix))
     _own_file(_PAGE, node)
     return recorder(path, context.run_id)
 
@@ -226,10 +195,15 @@ _PAGE = "the page of record-path"
 _FILES = ("data-path", "previous-path", "model-path", "member-path", "record-path")
 
 
-def _own_file(key: str, node: Mapping[str, Any]) -> Path:
-    """The path of a file that the party writes; an error if it cannot, or if it is another one of the party's files."""
+def _own_file(key: str, node: Mapping[str, Any]) -> Path | None:
+    """The path of a file that the party writes, None if it is not given.
+
+    An error if the party cannot write it, or if it is another one of its files.
+    """
     names = {other: str(node.get(other, "")).strip() for other in _FILES}
     names[_PAGE] = str(Path(names["record-path"]).with_suffix(".html")) if names["record-path"] else ""
+    if not names[key]:
+        return None
     state, same, field = str(node.get("state-path", "")).strip(), "", f"node-config {key.rpartition(' ')[2]}"
     try:
         files = {other: Path(name).expanduser().absolute() for other, name in names.items() if name}
@@ -250,9 +224,8 @@ def _own_file(key: str, node: Mapping[str, Any]) -> Path:
 
 def _membership(node: Mapping[str, Any]) -> str:
     """The proof of membership that follows from the secret in the party's own file; "" without one."""
-    if not str(node.get("member-path", "")).strip():
+    if (path := _own_file("member-path", node)) is None:
         return ""
-    path = _own_file("member-path", node)
     if not path.exists():
         with writing(path, mode=0o600) as stream:
             stream.write(secrets.token_hex(32).encode())
@@ -265,9 +238,8 @@ def _membership(node: Mapping[str, Any]) -> str:
 
 def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None:
     """A function that writes the party's copy of the model; a bad path is refused before the counting."""
-    if not str(node.get("model-path", "")).strip():
+    if (path := _own_file("model-path", node)) is None:
         return None
-    path = _own_file("model-path", node)
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)

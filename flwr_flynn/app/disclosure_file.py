@@ -89,9 +89,8 @@ def page(records: list[dict[str, Any]], name: str) -> str:
         "the message left; earlier ones are in the file alone. File and page have exact figures about this site: they "
         "stay here."
     )
-    first = [
-        tag("li", f"{count(n, 'message')}: {text}") for text, n in Counter(map(sentence_of, latest)).most_common(8)
-    ]
+    sentences = Counter(map(sentence_of, latest)).most_common(8)
+    first = [tag("li", f"{count(n, 'message')}: {text}") for text, n in sentences]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
     rows = [_row(each) for each in reversed(latest)]
     shown = table("Messages, the latest first", heads, rows)

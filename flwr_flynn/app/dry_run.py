@@ -18,6 +18,7 @@ from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 from flwr_flynn.federated.run import rounds_of
+from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.tables.schema import Schema
 
@@ -32,6 +33,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         {"name": phase.name, "round": rounds_of(run.phases[: index + 1]), **_disclosed(phase, options)}
         for index, phase in enumerate(run.phases)
     ]
+    questions_of = questions(options, max(memory["party"].values()))
     return {
         "format": 2,
         "action": config.action,
@@ -40,10 +42,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "phases": phases,
         "memory": memory,
         "privacy": plan.notes,
-        "sites": [
-            {"key": key_of(name), "value": value, "reason": why}
-            for name, value, why in questions(options, max(memory["party"].values()))
-        ],
+        "sites": [{"key": key_of(name), "value": value, "reason": why} for name, value, why in questions_of],
     }
 
 
@@ -84,25 +83,22 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         ("evaluation" in names, "model_path", None, "file for the site's copy of the model, if it wants one"),
         (True, "record_path", None, "file for the site's own record of what leaves it, if it wants one"),
     ]
-    return [(name, value, why) for is_asked, name, value, why in entries if is_asked] + _policy(options)
+    asked = [(name, value, why) for is_asked, name, value, why in entries if is_asked]
+    return asked if purpose == "evaluate" else asked + _policy(run.mechanism)
 
 
-def _policy(options: RunOptions) -> list[Question]:
+def _policy(mechanism: Mechanism | None) -> list[Question]:
     """Bounds that a site's policy must allow for noisy counts; none for exact ones."""
-    mechanism = options.run_spec.mechanism
-    if options.purpose == "evaluate":
-        return []
     if mechanism is None:
         return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
     noise = unseeded(mechanism)
-    shares: list[Question] = [("secure", True, "its noise is a share of that of the sum")]
     return [
         ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),
         ("max_delta", noise.delta, "at least, likewise"),
         ("state_path", None, "the site's own folder for the record of its private answers"),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
-        *(shares if noise.is_share else ()),
+        *[("secure", True, "its noise is a share of that of the sum")] * noise.is_share,
     ]
 
 

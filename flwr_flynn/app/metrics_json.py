@@ -42,7 +42,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
     config, plan, parties, strategy = run_plan.config, run_plan.hashes, run_plan.parties, run_plan.strategy
     counts, run, model = strategy.counts, strategy.run, strategy.model
-    evaluation, columns = map(run.state.results.get, ("evaluation", "columns"))
+    columns, results = run.state.results.get("columns"), run.state.results.values()
     mechanism = run.state.run_spec.mechanism
     spec = model.model_.members[0].spec
     given = "none" if spec.center is None and spec.scale is None else "given"
@@ -53,12 +53,11 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
             for m in strategy.parties
         ],
         "missing": dict(strategy.missing),
+        "absent": absences(run),
         "examples": None if counts.noise else int(counts.n_examples),
         "privacy": None if mechanism is None else _privacy(strategy, mechanism, run_plan.notes),
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
-        "evaluation_missing": run.state.absent("secure evaluation", "evaluation"),
-        "unkept": {} if evaluation is None else dict(evaluation.unkept),
         "sha256": {"model": model.model_.sha256(), "federated": counts_sha256(model.model_.members)},
         "members": [_member(member) for member in model.model_.members],
         "updates": [{"party": str(m), **m.change} for m in run.counted.counted if m.change is not None],
@@ -66,10 +65,10 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "federation": summary(after),
         "scaling": config.scaling if plan is not None and plan.needs_columns else given,
         "schema": _schema(run),
-        "columns": columns and {"examples": columns.histograms.n_examples, "missing": run.state.absent("columns")},
+        "columns": columns and {"examples": columns.histograms.n_examples},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
-        "selection": strategy.selection and {**strategy.selection.to_dict(), "missing": run.state.absent("selection")},
-        "refinement": refinement(run),
+        "selection": strategy.selection and strategy.selection.to_dict(),
+        "refinement": sum(isinstance(result, Refined) for result in results),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},
@@ -82,12 +81,9 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     }
     if parties is not None:
         shares = datasets.simulated_shares(config, parties)
-        report["simulation"] = {
-            "parties": parties,
-            "samples": len(datasets.simulated_dataset(config).y),
-            "dealt": sum(map(len, shares)),
-            "empty_parties": sum(len(share) == 0 for share in shares),
-        }
+        sizes, n_samples = [*map(len, shares)], len(datasets.simulated_dataset(config).y)
+        dealt = {"samples": n_samples, "dealt": sum(sizes), "empty_parties": sizes.count(0)}
+        report["simulation"] = {"parties": parties, **dealt}
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(run_plan, parties, after)
     return report
@@ -107,8 +103,8 @@ def _schema(run: Run) -> dict[str, Any] | None:
     if not isinstance(schema, Schema):
         return None
     left_out = {} if learned is None else learned.left_out
-    told = {"left_out": left_out, "missing": run.state.absent("schema"), "coinciding": coinciding(run)}
-    return {**schema.to_dict(), "is_learned": learned is not None, **told}
+    told = {"is_learned": learned is not None, "left_out": left_out, "coinciding": coinciding(run)}
+    return {**schema.to_dict(), **told}
 
 
 def coinciding(run: Run) -> dict[str, str]:
@@ -136,20 +132,18 @@ def coinciding(run: Run) -> dict[str, str]:
     return found
 
 
-def refinement(run: Run) -> dict[str, Any] | None:
-    """Noisy rounds, and parties that missed one; None without them."""
-    names = [name for name, each in run.state.results.items() if isinstance(each, Refined)]
-    missing = {name: absent for name in names if (absent := run.state.absent(name))}
-    return {"rounds": len(names), "missing": missing} if names else None
+def absences(run: Run) -> dict[str, dict[str, str]]:
+    """Reasons of counted parties without an answer in a later or an earlier phase, or without a copy of the model."""
+    evaluation: Any = run.state.results.get("evaluation")
+    steps = {**run.state.missing, "saving the model": {} if evaluation is None else evaluation.unkept}
+    return {name: dict(reasons) for name, reasons in steps.items() if reasons and name != "counts"}
 
 
 def gram(run: Run) -> dict[str, Any] | None:
-    """Size of the Gram matrix, True if its scores are used, and parties that are missing from it; None without it."""
+    """Size of the Gram matrix, and True if its scores are used; None without it."""
     if (found := run.state.results.get("gram")) is None:
         return None
-    missing = {"gram": absent} if (absent := run.state.absent("gram")) else {}
-    sizes = {"rows": found.n_rows, "examples": found.n_examples}
-    return {**sizes, "used": found.scoring is not None, "missing": missing}
+    return {"rows": found.n_rows, "examples": found.n_examples, "used": found.scoring is not None}
 
 
 def _member(member: ModelMember) -> dict[str, Any]:
@@ -204,10 +198,9 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     found = {"pooled": pooled, "equal": pooled == counts_sha256(model.members) if complete else None}
     if config.action != "train":
         return found
-    results = {name: result for name, result in strategy.run.state.results.items() if name != "evaluation"}
-    second = gram(strategy.run)
+    second, absent = gram(strategy.run), absences(strategy.run).keys() - {"evaluation", "secure evaluation"}
     is_partial = second is not None and second["examples"] < strategy.counts.n_examples  # small classes stayed at home
-    if not complete or is_partial or any(getattr(result, "missing", None) for result in results.values()):
+    if not complete or is_partial or any(name in strategy.run.state.results for name in absent):
         return {**found, "model_equal": None}
     party = party_of(raw, model.classes[codes], min_examples=config.min_examples, gram=True, n_jobs=-1)
     again = federate(_pooled_options(run_plan), [party]).model.model_

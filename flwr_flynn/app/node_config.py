@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
-from flwr_flynn.app.data.table_file import Dialect
-from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, setting
+from flwr_flynn.app.data.source import Dialect
+from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -30,7 +30,6 @@ class NodeConfig(Settings):
     """The settings of a deployed party."""
 
     source = "node-config"
-    group = "party"
     foreign = frozenset({"partition-id", "num-partitions"})  # Flower's tutorials give them to every node
 
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
@@ -42,59 +41,27 @@ class NodeConfig(Settings):
     encoding: str = setting("", "encoding of a CSV file; not given: detected", choices=ENCODINGS)
     gap_texts: str = setting("", "texts of missing values beside empty cells, `NA`, `?` and the like, as a list")
     date_format: str = setting("", "form of the dates in a CSV file; not given: detected", choices=DATE_FORMATS)
-    previous_path: str = setting(
-        "", "the file as it was counted, of a party whose samples have changed: it answers `action = update`"
-    )
+    previous_path: str = setting("", "the file as it was counted, for runs of `action = update`")
     model_path: str = setting("", "file for the party's own copy of the model; an earlier file is replaced")
-    record_path: str = setting(
-        "", "`.jsonl` file of a line for each message that leaves, before it leaves; a page, `.html`, is beside it"
-    )
-    member_path: str = setting(
-        "", "file of the party's secret, made if there is none, by which it is known under another node id"
-    )
+    record_path: str = setting("", "`.jsonl` file: a line for each message before it leaves; a page is beside it")
+    member_path: str = setting("", "file of the party's secret, made if there is none, which outlasts its node id")
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
-    held_out_key: str = setting(
-        "", "column of ids, such as patients, by which rows are held out, and no feature; not given: by the row itself"
-    )
+    held_out_key: str = setting("", "column of ids by which rows are held out, no feature; not given: the row itself")
     memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
-    min_examples: int = setting(
-        5,
-        "classes of fewer samples are left out of histograms of columns, which show one value in so many, neither the "
-        "lowest nor the highest; 1: all. 2 and 3 are taken as 4",
-        low=1,
-    )
+    min_examples: int = setting(5, "histograms of columns show one value in so many; 2 and 3 are taken as 4", low=1)
     class_prior: bool = setting(True, "the party's copy has the class prior of its own samples; not with `max-epsilon`")
-    gram: bool = setting(
-        False,
-        "the Gram matrix, which shows far more than counts, may leave the party in clear; classes with fewer than "
-        "`min-examples` in a fold stay at home. In a secure sum it needs no consent",
-    )
-    max_epsilon: float = setting(
-        0.0,
-        "bound on the epsilon of all answers together, and nothing but noisy counts leaves; not given: no noisy counts",
-        above=0,
-    )
+    gram: bool = setting(False, "the Gram matrix, which shows far more than counts, may leave the party in clear")
+    max_epsilon: float = setting(0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0)
     max_delta: float = _of_policy(0.0, "bound on the sum of their `delta`", low=0, high=0.01)
-    secure: bool = setting(
-        False,
-        "statistics leave the party in secure sums alone. With `max-epsilon` the bound is on the epsilon of the sum, "
-        "while as many parties are honest as the request says; a server that invents parties breaks that",
-    )
+    secure: bool = setting(False, "statistics leave in secure sums alone; `max-epsilon` is on the epsilon of the sum")
     leave: bool = setting(False, "the party leaves: it answers runs of `action = withdraw` alone")
     state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
     neighbours: str = _of_policy("add-remove", "least protection; `replace-one` is the stronger", choices=NEIGHBOURS)
     records_per_person: int = _of_policy(1, "records of one person that an answer must protect", low=1, high=10**6)
-    composition: str = _of_policy(
-        "basic",
-        "account of private answers, fixed when the ledger is made: `basic` sums, or `zcdp`, in which many answers "
-        "with much noise cost less, and which needs `max-delta`",
-        choices=COMPOSITIONS,
-    )
+    composition: str = _of_policy("basic", "account of private answers: `zcdp` needs `max-delta`", choices=COMPOSITIONS)
     evaluate: bool = setting(False, "with `max-epsilon` or `secure`: results on held-out samples may leave the party")
-    response_seconds: float = _of_policy(
-        0.0, "seconds that every answer takes, so that its time shows nothing; 0: no fixed time", low=0, high=86400
-    )
+    response_seconds: float = _of_policy(0.0, "seconds that every answer takes; 0: no fixed time", low=0, high=86400)
 
     def labels(self) -> dict[str, str]:
         """`label_map` as a mapping."""
@@ -146,17 +113,10 @@ class NodeConfig(Settings):
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""
-        try:
-            return Policy(
-                self.max_epsilon,
-                self.max_delta,
-                neighbours=self.neighbours,
-                records_per_person=self.records_per_person,
-                secure_sum=self.secure,
-                composition=self.composition,
-            )
-        except ConfigError as error:
-            raise as_setting(error, self.source) from None
+        names = "neighbours", "records_per_person", "composition"
+        given: dict[str, Any] = {name: getattr(self, name) for name in names}
+        with about_settings(self.source):
+            return Policy(self.max_epsilon, self.max_delta, secure_sum=self.secure, **given)
 
 
 POLICY_KEYS = tuple(row.key for row in NodeConfig.rows() if "max_epsilon" in row.facts.needs)

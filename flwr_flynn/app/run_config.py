@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from flwr_flynn.app.settings_parser import Rule, Settings, as_setting, entries, floats, setting, whole_numbers
-from flwr_flynn.errors import SpecError
+from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, entries, floats, setting, whole_numbers
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
@@ -27,6 +26,8 @@ from flwr_flynn.privacy.noise_mechanisms import MOST_ROUNDS
 NATURAL = "natural-id"
 PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
 """Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a column other than the label."""
+
+SCALINGS = ("default", "none", "auto")
 
 _FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})  # arguments of partitioners that other settings determine
 _MAX_PARTIES = 10**6  # of a simulation
@@ -39,14 +40,14 @@ _simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
 _fixed = partial(setting, fixed_by_federation=LATER)
 _private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
+_shaped = partial(setting, fixed_by_federation=LATER, needs=("epsilon", "delta"))
+_bounded = partial(setting, fixed_by_federation=("withdraw", "evaluate"))
 _scored = partial(setting, fixed_by_federation=("evaluate",))
 
 
 @dataclass(frozen=True)
 class DataSettings(Settings):
     """The data set of a simulation, and its test samples; a deployed party has its own data in its node config."""
-
-    group = "data"
 
     dataset: str = _simulated("digits", "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file")
     label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
@@ -55,10 +56,8 @@ class DataSettings(Settings):
 
 
 @dataclass(frozen=True)
-class PartitionSettings(Settings):
+class PartitionerSettings(Settings):
     """The partitioner of flwr-datasets that distributes the data of a simulation, and its parameters."""
-
-    group = "partitioner"
 
     partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
     alpha: float = _simulated(0.1, "`dirichlet`: concentration; small is skewed", above=0)
@@ -67,20 +66,13 @@ class PartitionSettings(Settings):
 
 @dataclass(frozen=True)
 class HashSettings(Settings):
-    """The hash, and the scaling of the features before it."""
+    """The hash, and the scaling of the features before it.
 
-    group = "hash"
+    With `scaling = auto` hashes follow from histograms of the columns; `effort` is its bytes and time.
+    """
 
-    scaling: str = _fixed(
-        "default",
-        "`auto`: hashes from histograms of columns; `none`: raw columns; `default`: `auto`, where nothing forbids it",
-        choices=("default", "none", "auto"),
-    )
-    effort: str = _fixed(
-        "default",
-        "bytes and time of `auto`: `quick` is one hash, `default` a committee, `thorough` that and a Gram matrix",
-        choices=EFFORTS,
-    )
+    scaling: str = _fixed("default", "`auto`: by histograms of columns, the default where it can be", choices=SCALINGS)
+    effort: str = _fixed("default", "`quick` is one hash, `thorough` has a Gram matrix as well", choices=EFFORTS)
     min_examples: int = _simulated(5, "the parties' `min-examples`; a deployed party has its own", low=1)
     seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
     hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
@@ -93,8 +85,6 @@ class HashSettings(Settings):
 class ScoringSettings(Settings):
     """The scoring of the model."""
 
-    group = "scoring"
-
     decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
     rule: str = _scored("balanced", "scoring rule", choices=RULES)
     class_weight: str = _fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
@@ -105,12 +95,10 @@ class ScoringSettings(Settings):
 class PrivacySettings(Settings):
     """Noise on the counts, and the privacy guarantee."""
 
-    group = "privacy"
-
     epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
     delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
     n_released: int = _private(0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all", low=0)
-    private_rounds: int = _private(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
+    private_rounds: int = _shaped(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
     neighbours: str = _private("add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS)
     records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
     rarest_share: float = _private(0.0, "public share of the rarest class; 0: that of equal classes", low=0, high=0.5)
@@ -120,55 +108,36 @@ class PrivacySettings(Settings):
 
 @dataclass(frozen=True)
 class SecureSettings(Settings):
-    """Secure sums, and one noise that their parties share."""
+    """Secure sums, and one noise that their parties share.
 
-    group = "secure"
+    Statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay. With
+    `epsilon` and `delta` they share one noise, where `honest-parties` of them follow the protocol, keep their share to
+    themselves and stay to the end.
+    """
 
-    secure: bool = _fixed(
-        False,
-        "statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay; "
-        "needs `max-examples`, or `honest-parties` with `epsilon`",
-    )
-    honest_parties: int = _fixed(
-        0,
-        "with `epsilon` and `delta`: share one noise in secure sums, which this turns on, where so many parties follow "
-        "the protocol, keep their share to themselves and stay to the end; 0: a noise for each party",
-        low=0,
-        high=10**6,
-    )
-    max_examples: int = setting(
-        0, "most samples of a party; 0: no limit", low=0, high=2**29, fixed_by_federation=("withdraw", "evaluate")
-    )
+    secure: bool = _fixed(False, "sum by Flower's SecAgg+; needs `max-examples`, or `honest-parties` with `epsilon`")
+    honest_parties: int = _shaped(0, "parties that share one noise in secure sums; 0: one each", low=0, high=10**6)
+    max_examples: int = _bounded(0, "most samples of a party; 0: no limit", low=0, high=2**29)
 
 
 @dataclass(frozen=True)
 class FederationSettings(Settings):
-    """The action of the run, the federation that it makes or changes, and the parties that take part."""
+    """The action of the run, the federation that it makes or changes, and the parties that take part.
 
-    group = "federation"
+    `train` makes a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, `update`
+    takes over changed samples, `evaluate` distributes the model, and `resume` goes on with a stopped run. A schema is
+    learned, in one more round, for categories, dates or gaps of a simulation, and in a deployment without
+    `feature-names` and `n-features`.
+    """
 
-    action: str = setting(
-        "train",
-        "`train`: make a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, "
-        "`update` takes over changed samples, `evaluate` distributes the model, `resume` goes on with a stopped run",
-        choices=("train", *LATER),
-    )
+    action: str = setting("train", "`train` makes a federation, others go on with its file", choices=("train", *LATER))
     federation: str = setting("", "the server's own file of it; not given: `federation.npz` in the output folder")
     parties: str = _simulated("", "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: all")
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
-    min_parties: int = setting(
-        0,
-        "parties that must be counted, and reply in each later phase, or that must join, leave or change; 0: "
-        "`min-available`, or one with `join`, `withdraw` and `update`",
-        low=0,
-    )
+    min_parties: int = setting(0, "parties that must reply; 0: `min-available`, or one to join, leave or change", low=0)
     feature_names: str = _deployed("", "the columns that each party reads as features, as a list")
     n_features: int = _deployed(0, "number of columns, all numbers without gaps and without names in common", low=0)
-    schema: str = _fixed(
-        "",
-        "`schema.toml`, the server's own file; or `learn`, in one more round. Not given: `learn` for categories, dates "
-        "or gaps of a simulation, and in a deployment without `feature-names` and `n-features`",
-    )
+    schema: str = _fixed("", "the server's own `schema.toml`, or `learn`; not given: `learn`, where columns need it")
     ignore: str = _fixed("", "columns that are not used where a schema is learned, as a list")
     keep: str = _fixed("", "columns that are used though they look like ids or notes, as a list")
     n_examples: int = _deployed(0, "rough number of samples at all parties together, if public", low=0)
@@ -176,21 +145,16 @@ class FederationSettings(Settings):
 
 
 @dataclass(frozen=True)
-class ProcessSettings(Settings):
-    """The limits of the run, and its output."""
+class RunSettings(Settings):
+    """The limits of the run, and its output.
 
-    group = "run"
+    By default the model is evaluated on held-out samples, and selected by leave-one-out, but not beside noisy counts in
+    a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`.
+    """
 
     timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
-    nodes_at_a_time: int = setting(
-        0, "for thousands of parties: ask so many at a time, by Flower's Message API; 0: all at once", low=0, high=10**6
-    )
-    evaluate: str = setting(
-        "auto",
-        "evaluate the model on held-out samples, and select by leave-one-out; `auto`: yes, but not beside noisy counts "
-        "in a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`",
-        choices=("auto", "true", "false"),
-    )
+    nodes_at_a_time: int = setting(0, "ask so many, by Flower's Message API; 0: all at once", low=0, high=10**6)
+    evaluate: str = setting("auto", "evaluate it, and select by leave-one-out", choices=("auto", "true", "false"))
     group_column: str = setting("", "a category among the columns: the report has figures by its levels, too")
     check_pooled: bool = _simulated(True, "train on the pooled data, too, and compare the counts")
     dry_run: bool = setting(False, "ask nobody: print the plan, and what would leave, also to `plan.json`, and end")
@@ -200,28 +164,19 @@ class ProcessSettings(Settings):
 
 @dataclass(frozen=True)
 class RunConfig(
-    ProcessSettings,
+    RunSettings,
     FederationSettings,
     SecureSettings,
     PrivacySettings,
     ScoringSettings,
     HashSettings,
-    PartitionSettings,
+    PartitionerSettings,
     DataSettings,
 ):
     """The settings of one `flwr run`, with the rules between them and the values that follow from them."""
 
     source = "run-config"
-    gone: ClassVar[Mapping[str, str]] = {
-        "align": "sites standardise their columns themselves",
-        "hash-nnz": "it follows from hash-dim",
-        "max-members": 'effort = "quick" is one hash',
-        "preset": 'scaling = "none", rule = "novelty" and decay = "0.5" are the paper\'s model',
-        "record-sites": "deployed parties have the node setting record-path",
-        "relearn": "train into another federation",
-        "rounds": "a run takes as many as it needs",
-        "row-nnz": "it follows from n-features",
-    }
+    gone = frozenset(["align", "hash-nnz", "max-members", "preset", "record-sites", "relearn", "rounds", "row-nnz"])
 
     def __post_init__(self) -> None:
         if self.honest_parties:
@@ -233,15 +188,16 @@ class RunConfig(
             yield name, self.scaling == "auto" and self.is_given(name), "none beside scaling = auto"
         yield "ranges", bool(self.ranges and (self.center or self.scale)), "none beside center and scale"
         yield "n_released", bool(self.delta and self.n_released), "0 with delta"
-        yield "private_rounds", self.private_rounds > 0 and not self.delta, "0 without delta"
         needs_bound = self.secure and not (self.max_examples or self.honest_parties)
         yield "max_examples", needs_bound, "a number above 0 with secure = true"
         yield "nodes_at_a_time", self.secure and self.nodes_at_a_time > 0, "0 with secure = true"
         needs_sharing = self.secure and self.is_private and not self.honest_parties
         yield "honest_parties", needs_sharing, "the parties that share one noise with secure = true and epsilon"
-        has_none = self.honest_parties > 0 and not (self.is_private and self.delta)
-        yield "honest_parties", has_none, "epsilon and delta above 0 beside it, for the noise to share"
         yield "min_parties", 0 < self.min_available < self.min_parties, f"at most min-available = {self.min_available}"
+        names = self.names("feature_names")
+        yield "feature_names", len(set(names)) < len(names) or "" in names, "different names"
+        expected = f"{len(names)}, as many as feature-names"
+        yield "n_features", bool(names) and self.n_features not in (0, len(names)), expected
         expected = f"the server's own file with action = {self.action}"
         yield "federation", self.action != "train" and not self.federation, expected
         for name in ("feature_names", "n_features"):
@@ -261,7 +217,7 @@ class RunConfig(
 
     def check(self) -> None:
         super().check()
-        for read in (self.party_numbers, self.options, self.decay_value, self._given_ranges):
+        for read in (self.party_numbers, self.class_list, self.options, self.decay_value, self._given_ranges):
             read()
 
     # ---- values of texts
@@ -285,15 +241,6 @@ class RunConfig(
         if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
             raise self.refused("classes", "different names of one type")
         return classes
-
-    def columns(self, name: str) -> tuple[str, ...]:
-        """`feature_names`, `ignore` or `keep` as names of columns; () where none are given."""
-        names = self.names(name)
-        if name == "feature_names" and (len(set(names)) < len(names) or "" in names):
-            raise self.refused("feature_names", "different names")
-        if name == "feature_names" and names and self.n_features not in (0, len(names)):
-            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
-        return names
 
     def options(self) -> dict[str, Any]:
         """`partitioner_options` as keyword arguments."""
@@ -330,21 +277,19 @@ class RunConfig(
         pairs = [floats(part, ":") for part in self.ranges.split(",")] if self.ranges else []
         if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
             raise self.refused("ranges", "`low:high` with finite low below high, or several with commas between")
-        if not pairs:
-            return None
-        if n_features and len(pairs) not in (1, n_features):
-            raise self.refused("ranges", f"one range or {n_features} with commas between", f"{len(pairs)}")
-        lows, highs = zip(*(pairs * (n_features or 1) if len(pairs) == 1 else pairs), strict=True)
-        return lows, highs
+        lows, highs = zip(*self._per_feature("ranges", pairs, n_features), strict=True) if pairs else ((), ())
+        return (lows, highs) if pairs else None
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         """`center` or `scale` as a number for each feature; None where it is not given."""
-        if not (text := getattr(self, name)):
-            return None
-        numbers = floats(text, ",")
-        if len(numbers) not in (1, n_features):
-            raise self.refused(name, f"one finite number or {n_features} with commas between")
-        return tuple(numbers * n_features if len(numbers) == 1 else numbers)
+        text = getattr(self, name)
+        return tuple(self._per_feature(name, floats(text, ","), n_features)) if text else None
+
+    def _per_feature(self, name: str, values: list[Any], n_features: int) -> list[Any]:
+        """A value for each feature, from one for all or as many; 0 features check the form alone."""
+        if not values or (n_features and len(values) not in (1, n_features)):
+            raise self.refused(name, f"one finite value or {n_features} with commas between")
+        return values * (n_features or 1) if len(values) == 1 else values
 
     @property
     def is_private(self) -> bool:
@@ -381,11 +326,9 @@ class RunConfig(
             scaling = (self._vector("center", n_features), self._vector("scale", n_features))
         given: dict[str, Any] = {"seed": self.seed, "effort": self.effort, "hash_dim": self.hash_dim or None}
         given["ranges"] = self._given_ranges(n_features)
-        try:
+        with about_settings(self.source):
             plan = HashPlan(n_features, n_classes, n_examples, scaling, **given)
             placeholder_specs(plan)  # sizes are checked before the parties start
-        except SpecError as error:
-            raise as_setting(error, self.source) from None
         return plan
 
     def ignored(self, simulated: bool) -> list[str]:

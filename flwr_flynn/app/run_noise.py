@@ -13,8 +13,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import as_setting
-from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.app.settings_parser import about_settings
 from flwr_flynn.federated.run_spec import LEAST_PARTIES
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.hashing.spec import HashSpec
@@ -24,15 +23,13 @@ from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_
 
 def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that suit the noise; given sizes stay."""
-    given: dict[str, Any] = {name: getattr(plan, name) for name in ("hash_dim", "row_nnz", "hash_nnz")}
-    given |= {name: getattr(plan, name) for name in ("n_features", "n_examples", "n_classes")}
+    names = "hash_dim", "row_nnz", "hash_nnz", "n_features", "n_examples", "n_classes"
+    given: dict[str, Any] = {name: getattr(plan, name) for name in names}
     given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
     given |= {"n_parties": 1 if config.secure else n_parties}
     given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
-    try:
+    with about_settings("run-config"):
         spec = suggest_spec(config.epsilon, config.delta, **given)
-    except (SpecError, ConfigError) as error:
-        raise as_setting(error, "run-config") from None
     # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.
     row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
     signed = spec.signed if config.private_rounds and plan.signed is None and plan.ranges is None else plan.signed
@@ -50,10 +47,8 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
             raise config.refused("honest_parties", f"from 2 to the {n_parties} parties of the run")
         given["n_honest"] = config.honest_parties
         log(logging.INFO, "FlyNN: %s", SharedNoise(n_parties, config.honest_parties))
-    try:
+    with about_settings("run-config"):
         mechanism = MECHANISMS[config.mechanism].for_spec(spec, n_classes, config.epsilon, **given)
-    except ConfigError as error:
-        raise as_setting(error, "run-config") from None
     return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
 
 
@@ -87,13 +82,11 @@ class SharedNoise:
 
     def __str__(self) -> str:
         n, honest, needed = self.n_parties, self.n_honest, self.n_needed
-        spare = needed - honest
-        told = f"; of those that stay, {spare} may then disclose their share" if spare else ""
+        spare = f"; of those that stay, {needed - honest} may then disclose their share" if needed > honest else ""
         return (
             f"One noise is shared. Epsilon holds while at least {honest} of {n} parties follow the protocol, keep "
             "their share of the noise to themselves and stay to the end, and the server follows it, too. "
-            f"Up to {n - needed} may drop out{told}. If more drop out, no sum is opened: nothing is revealed, but "
-            "ledgers may be charged, and the run fails (a later round is left out). "
+            f"Up to {n - needed} may drop out{spare}; if more do, no sum is opened, and ledgers may be charged. "
             f"If nobody does, the noise is {self.surplus:.2f} times what is needed; with noise of each party's own it "
             f"would be {math.sqrt(n):.2f} times."
         )

@@ -49,6 +49,8 @@ _MANY_SAMPLES = 2**40  # where their number is not known: of the largest Gram ma
 
 _UNKNOWN = 64  # numbers of a row, where the schema is to be learned
 
+OnPhase = Callable[[Run], object]
+
 Data = tuple[HashPlan, list[str | int], Features | None, bool]
 """The plan of the hashes, the classes, and the names of the features or their schema; True if that is to be learned."""
 
@@ -75,9 +77,7 @@ class RunPlan:
         return [str(each) for each in (self.shared, self.beside_noise) if each]
 
 
-def plan_run(
-    config: RunConfig, grid: Grid, saved: Federation | None, on_phase: Callable[[Run], object] | None
-) -> RunPlan:
+def plan_run(config: RunConfig, grid: Grid, saved: Federation | None, on_phase: OnPhase | None) -> RunPlan:
     """The plan of a run, which goes on with a federation where one is saved.
 
     Errors in files, and in settings about them, are raised before parties are waited for.
@@ -111,7 +111,7 @@ def _strategy(
         shared, bound = SharedNoise.of(mechanism, asked), None
         needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
-        given |= {"learn_schema": learns, "ignore": config.columns("ignore"), "keep": config.columns("keep")}
+        given |= {"learn_schema": learns, "ignore": config.names("ignore"), "keep": config.names("keep")}
         given["class_weight"] = config.class_weight or None
     else:
         if parties is None:
@@ -166,9 +166,8 @@ def _require(config: RunConfig, *names: str, **given: object) -> None:
     found = {**{name: getattr(config, name) for name in names}, **given}
     if missing := [name for name in _ASKED if name in found and not found[name]]:
         keys, examples = ", ".join(map(key_of, missing)), "; ".join(_ASKED[name] for name in missing)
-        raise ConfigError(
-            f"run-config {keys}", f"a value in a deployment, whose server sees no data, such as {examples}", "missing"
-        )
+        expected = f"a value in a deployment, whose server sees no data, such as {examples}"
+        raise ConfigError(f"run-config {keys}", expected, "missing")
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
@@ -236,10 +235,8 @@ def _learns(config: RunConfig) -> bool:
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    classes, names = (
-        config.class_list() or list(schema.classes if schema else ()),
-        config.columns("feature_names") or None,
-    )
+    classes, names = config.class_list(), config.names("feature_names") or None
+    classes = classes or list(schema.classes if schema else ())
     learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
     n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN
     noisy = {"n_examples": config.n_examples, "ranges": schema or config.ranges or config.center or config.scale}

@@ -19,7 +19,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_flynn._files import writing
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.data.own_file import full_text
-from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.page import log_table, page
 from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
@@ -32,7 +31,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = "model.npz", "metrics.json", "report.html", "figures.csv", "plan.json"
+_MODEL, _METRICS, _PAGE, _PLAN = "model.npz", "metrics.json", "report.html", "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -40,7 +39,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
+    """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
     try:
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
@@ -62,8 +61,8 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
             return
         errors = _run(plan, grid, context)
         after, unwritten = _save(plan, files, str(context.run_id))
-        seconds = round(time.monotonic() - start, 3)
-        _report(plan, files, after, unwritten, errors, {"run_id": str(context.run_id), "seconds": seconds})
+        facts = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
+        _report(plan, files, after, unwritten, {"evaluation_errors": errors, "run": facts})
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
@@ -114,16 +113,9 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
     return after, unwritten
 
 
-def _report(
-    plan: RunPlan,
-    files: RunFiles,
-    after: Federation,
-    unwritten: list[WriteError],
-    errors: list[str],
-    run: dict[str, Any],
-) -> None:
+def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[WriteError], facts: Any) -> None:
     """Write `metrics.json` and its page, print the table, and raise an error if results are unwritten or unequal."""
-    made = metrics_json.compiled(plan, after) | {"evaluation_errors": errors, "run": run}
+    made = metrics_json.compiled(plan, after) | facts
     for name, text in ((made["schema"] or {}).get("coinciding") or {}).items():
         log(logging.WARNING, "FlyNN: the gaps of column %r tell the site, and so its classes: %s", name, text)
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
@@ -131,7 +123,6 @@ def _report(
         print(text, flush=True)  # so that it is in the log
     print(log_table(made, files.folder), flush=True)
     _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
-    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, as_csv(made)))
     failed = [f"results: {error}" for error in unwritten]
     if unequal := [name for name in EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
@@ -148,7 +139,7 @@ def _report(
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
+    folder: Path  # of `model.npz`, `metrics.json` and `report.html`
     federation: Path
 
     @property
@@ -166,8 +157,8 @@ class RunFiles:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
-        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)]:
-            expected = f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} and {_FIGURES}"
+        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE)]:
+            expected = f"a file other than the run's {_MODEL}, {_METRICS} and {_PAGE}"
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr_flynn import _validation
-from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.samples import PLAIN_INTEGER
 
 
@@ -59,9 +60,8 @@ class Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
     source: ClassVar[str]  # the mapping's name in messages
-    group: ClassVar[str] = ""
     foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
-    gone: ClassVar[Mapping[str, str]] = {}  # keys of earlier versions, with what there is instead
+    gone: ClassVar[frozenset[str]] = frozenset()  # keys of earlier versions
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
@@ -73,8 +73,8 @@ class Settings:
             field = f"{cls.source} {unknown[0][:80]}"
             # A reason that is cut off still says what is wrong.
             raise ConfigError(field, f"one of {keys}", "unknown", text=f"{field}: unknown; expected one of {keys}")
-        for key in sorted(cls.gone.keys() & raw):
-            raise ConfigError(f"{cls.source} {key}", f"no such setting any more: {cls.gone[key]}", "one")
+        for key in sorted(cls.gone & raw.keys()):
+            raise ConfigError(f"{cls.source} {key}", "no such setting any more, see CHANGELOG.md", "one")
         values = {}
         for row in rows:
             field = f"{cls.source} {row.key}"
@@ -104,7 +104,7 @@ class Settings:
     def rows(cls) -> list[Row]:
         """All settings, those of a group together."""
         owners = [each for each in reversed(cls.__mro__) if issubclass(each, Settings)]
-        groups = {name: owner.group for owner in owners for name in get_annotations(owner)}
+        groups = {name: group_of(owner) for owner in owners for name in get_annotations(owner)}
         return [Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"]) for f in fields(cls)]
 
     def is_given(self, name: str) -> bool:
@@ -121,6 +121,11 @@ class Settings:
         return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
 
 
+def group_of(owner: type[Settings]) -> str:
+    """The name of a group: that of its class."""
+    return owner.__name__.removesuffix("Settings").lower()
+
+
 def key_of(name: str) -> str:
     """The key that users type for a field: ``key_of("hash_dim")`` is ``"hash-dim"``."""
     return name.replace("_", "-")
@@ -135,6 +140,15 @@ def as_setting(error: FlyNNError, source: str) -> ConfigError:
     return ConfigError(f"{source} {key_of(error.field)}", error.expected, error.got)
 
 
+@contextmanager
+def about_settings(source: str) -> Iterator[None]:
+    """Errors about values that follow from settings become errors about the settings."""
+    try:
+        yield
+    except (SpecError, ConfigError) as error:
+        raise as_setting(error, source) from None
+
+
 def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
     """`value` in the type of `default` and within its bounds, or a ConfigError of one line."""
     try:
@@ -145,12 +159,10 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
             whole = int(value) if isinstance(value, float) and value.is_integer() else value
-            least = -_validation.LARGEST if facts.low is None else int(facts.low)
             most = _validation.LARGEST if facts.high is None else int(facts.high)
-            return _validation.integer(field, whole, least, most)
-        low, above = (-math.inf if bound is None else bound for bound in (facts.low, facts.above))
-        high, below = (math.inf if bound is None else bound for bound in (facts.high, facts.below))
-        return _validation.number(field, value, low, high, above=above, below=below)
+            return _validation.integer(field, whole, 0 if facts.low is None else int(facts.low), most)
+        bounds: dict[str, Any] = {"least": facts.low, "most": facts.high, "above": facts.above, "below": facts.below}
+        return _validation.number(field, value, **{name: n for name, n in bounds.items() if n is not None})
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")
         raise ConfigError(field, expected, in_json(value)) from None

@@ -6,11 +6,8 @@ setting that mends it. The parties then answer the messages of the server one af
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
-import re
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -27,9 +24,9 @@ from flwr.serverapp import Grid
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, CsvFile, codec
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
-from flwr_flynn.app.data.table_file import Reading, TableFile, ending, objects, unlabelled
+from flwr_flynn.app.data.source import ending, objects
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
@@ -39,50 +36,32 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.texts import as_name
 
-_MOST_PARTS = 1000
 _MANY_LEVELS = 20
 _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
 
-def run(options: Namespace) -> int:
+def run_files(paths: list[str], node: dict[str, Any], out: str = "", settings: Sequence[str] = ()) -> int:
     """Run a federation in which each file is a party, and print its table and the paths of its results.
 
-    Returns
-    -------
-    int
-        The exit status: 1 if too few of the files can be counted.
-    """
-    keys = "label", "separator", "decimal", "encoding", "date_format"
-    node = {key.replace("_", "-"): value for key in keys if (value := getattr(options, key))}
-    node |= {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
-    return run_files(options.files, node, options.by, options.out, options.set)
-
-
-def run_files(
-    paths: Sequence[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()
-) -> int:
-    """Run a federation of files, with node settings of all parties, as `run` does.
-
-    With `by` one file is split into parties by the values of this column, which is no feature then. `settings` are
-    ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
+    `node` are settings of all parties; `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node
+    setting of one party. The exit status is 1 if too few of the files can be counted.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.WARNING)
-        parts, found = _split(paths, by, node, Path(folder)) if by else ([*map(Path, paths)], {})
-        node = found | node  # each part is read as the whole file was
-        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in _named(parts)]
+        named = _named([*map(Path, paths)])
+        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in named]
         given = _settings(settings, {site.raw["party-id"]: site.raw for site in sites})
         given |= {"min-available": len(sites), "nodes-at-a-time": len(sites), "output-dir": out or "flwr-flynn-try"}
-        config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
+        config = _inspected(sites, RunConfig.parse(given).resolved())
         if config is None:
             return 1
         files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
         grid, context = FilesGrid([site.raw for site in sites]), Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
-    for name in ("plan.json",) if config.dry_run else ("report.html", "figures.csv", "model.npz", "metrics.json"):
+    for name in ("plan.json",) if config.dry_run else ("report.html", "model.npz", "metrics.json"):
         print(files.folder / name)
     return 0
 
@@ -144,36 +123,6 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield names[-1], path
 
 
-def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """Write the rows of one file in a part for each value of a column, without it; paths and what was detected."""
-    path = existing(Path(paths[0]))
-    if len(paths) > 1 or ending(path) != ".csv":
-        raise ConfigError("--by", "one CSV file", f"{len(paths)} files, the first a {ending(path)} file")
-    # The values of the column are read as labels are.
-    file = CsvFile(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
-    n_without, file.n_unlabelled = file.n_unlabelled, 0
-    file.check()
-    (at,), dialect = file.indices([by], f"a column {by!r}"), file.reading.dialect
-    rows_of: dict[str, list[Sequence[str]]] = {}
-    for row in file.cells(range(len(file.columns))):
-        rows_of.setdefault(row[at].strip(), []).append(row)
-    rows_of = {value: rows for value, rows in rows_of.items() if not unlabelled(objects([value]))[0]}
-    if not 1 <= len(rows_of) <= _MOST_PARTS:
-        raise ConfigError("--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of))
-    if n_without:
-        print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
-    parts = list[Path]()
-    for value, rows in sorted(rows_of.items()):
-        name = re.sub(r"[^\w .+-]", "_", value)[:60]
-        parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
-        parts[-1].parent.mkdir()
-        with parts[-1].open("w", encoding=codec(dialect.encoding), newline="") as stream:
-            head = file.columns, *rows
-            csv.writer(stream, delimiter=dialect.separator).writerows([*row[:at], *row[at + 1 :]] for row in head)
-    mark = next(name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator)
-    return parts, {"separator": mark, "decimal": dialect.decimal, "encoding": dialect.encoding}
-
-
 # ---- faults before anything is counted
 
 
@@ -192,7 +141,11 @@ class Site:
         try:
             yield
         except FlyNNError as error:
-            self.note(full_text(error).removeprefix(f"{self.path.name}: ").removeprefix(f"{self.path.name!r}: "), mend)
+            self.refuse(error, mend)
+
+    def refuse(self, error: FlyNNError, mend: str) -> None:
+        """Note an error, and the setting that mends it."""
+        self.note(full_text(error).removeprefix(f"{self.path.name}: ").removeprefix(f"{self.path.name!r}: "), mend)
 
     def note(self, fault: str, mend: str = "") -> None:
         """Note a fault, and the setting that mends it; behind a colon one of this party."""
@@ -216,11 +169,8 @@ class Site:
             self.node = replace(self.node, label=own[0])  # for further faults
         self.file, n_faults = (file := opened_own(self.node)), len(self.faults)
         print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        for counter, mend in (("n_broken", ":separator=..."), ("n_unlabelled", ""), ("", ":gap-texts=...")):
-            if not counter or getattr(file, counter):
-                with self.noting(mend):
-                    file.check()
-                setattr(file, counter or "n_broken", 0)  # so that the next check tells the next fault
+        for error, key in file.faults():
+            self.refuse(error, f":{key}=...")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
@@ -237,7 +187,7 @@ def _quoted(names: Iterable[str]) -> str:
     return listed([repr(name[:60]) for name in names])
 
 
-def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfig | None:
+def _inspected(sites: list[Site], config: RunConfig) -> RunConfig | None:
     """Print all faults, and return the settings with the classes of all files; None if too few can be counted."""
     for site in sites:
         with site.noting():
@@ -255,7 +205,7 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
             where = "the classes" if known else "those of the other files"
             text = f"{len(odd)} of {len(site.labels)} label values are not among {where}: {_quoted(odd)}"
             # Classes that one site alone has are usual; a site that shares none has probably another code for them.
-            if known or (len(odd) == len(site.labels) and not is_split):
+            if known or len(odd) == len(site.labels):
                 site.note(text, f":label-map={','.join(f'{value[:60]}=...' for value in odd[:20])}")
             else:
                 print(f"{site.name}: note: {text}")
@@ -277,13 +227,13 @@ def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfi
 
 def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | None) -> None:
     """Note what the columns of the run, given or learned as the run learns them, refuse of each file."""
-    features = config.columns("feature_names")
+    features = config.names("feature_names")
     if schema is None and not features:
         sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
         if config.n_features or not sound:
             return
         total = reduce(add, (counted(file).told(node.min_examples) for file, node in sound))
-        schema, left_out = total.schema(config.columns("ignore"), config.columns("keep"))
+        schema, left_out = total.schema(config.names("ignore"), config.names("keep"))
         for name, reason in left_out.items():
             print(f"column {name[:60]!r} is left out: {reason}")
         for column in schema.columns:
@@ -295,5 +245,5 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
         if site.file is not None:
             with site.noting("schema=FILE"):
                 file = opened_own(site.node, features, schema)
-                with site.noting(":gap-texts=..."):
-                    file.check() if site.is_sound else None
+                for error, key in file.faults() if site.is_sound else ():
+                    site.refuse(error, f":{key}=...")

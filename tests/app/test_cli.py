@@ -18,7 +18,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score
 
 from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.data import csv_file
+from flwr_flynn.app.data import table_file
 from flwr_flynn.app.data.own_file import opened
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
@@ -180,7 +180,7 @@ def predictions(text: str) -> list[list[str]]:
 def test_predict_finds_columns_by_name_and_ignores_others(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     model = plain_model(["a", "b"])
     X = np.random.default_rng(1).normal(size=(60, 2)).round(3) + 1.5
     lines = [f"{b:.3f},words,{a:.3f}" for a, b in X]
@@ -267,7 +267,7 @@ def figures(path: str) -> dict[str, float]:
 def test_figures_of_a_model_are_those_of_scikit_learn(
     n_classes: int, capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     random = np.random.default_rng(0)
     y = random.integers(n_classes, size=200)
     X = (random.normal(size=(200, 2)) + 1.5 * y[:, None]).round(3)
@@ -369,7 +369,7 @@ def test_score_needs_a_label_that_the_model_knows(capsys: pytest.CaptureFixture[
         ["try"],
         ["score", "model.npz"],
         ["schema", "own.csv", "--separator", "#"],
-        ["schema", "own.csv", "--min-examples", "0"],
+        ["schema", "own.csv", "--min-examples", "few"],
     ],
 )
 def test_a_wrong_command_line_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,7 +393,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["show", "own.csv"],
         ["predict", "own.csv", "own.csv"],
         ["score", "own.csv", "own.csv"],
-        ["try", "own.csv", "--by", "gone"],
+        ["try", "own.csv", "--set", "gone=1"],
+        ["schema", "own.csv", "--min-examples", "0"],
     ],
 )
 def test_a_refused_file_is_status_1_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

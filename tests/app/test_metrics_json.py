@@ -32,13 +32,12 @@ REPORT: dict[str, Any] = {
     "privacy": None,
     "evaluates": True,
     "evaluation": None,
-    "evaluation_missing": {},
-    "unkept": {},
+    "absent": {},
     "evaluation_errors": [],
     "schema": None,
     "columns": None,
     "selection": None,
-    "refinement": None,
+    "refinement": 0,
     "gram": None,
     "classes": ["ash", "birch"],
     "class_sizes": None,
@@ -80,18 +79,16 @@ SELECTION = {
     "accuracies": [[0.75], [0.875], [0.5]],
     "accuracy": 0.875,
     "examples": 7,
-    "missing": {"b": "no reply"},
 }
 ONE_CANDIDATE = {
     "choices": [[0, 1, 1.0]],
     "candidates": [[["balanced", 0.5], ["balanced", 0.25]]],
     "accuracies": [[0.75, 0.875]],
     "examples": 7,
-    "missing": {},
 }
 MEMBERS = [member(), member(hash_dim=128, decay=0.5)]
-REFINEMENT = {"rounds": 3, "missing": {"noisy refinement 2": {"b": "no reply"}}}
-GRAM = {"rows": 64, "examples": 90, "used": True, "missing": {"gram": {"b": "no reply"}}}
+SILENT = {"b": "no reply"}
+GRAM = {"rows": 64, "examples": 90, "used": True}
 PRIVACY = {
     "examples_estimate": None,
     "epsilon": 0.99996,
@@ -138,7 +135,7 @@ PRIVACY = {
         ),
         ({"sha256": SHA | {"equal": None, "model_equal": True}}, ["equal n/a, 1 missing", "whole model equal yes"], []),
         (
-            {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}},
+            {"absent": {"evaluation": {"a": "declined: X_test", "b": "no reply"}}},
             [
                 "evaluation failed at 2 parties",
                 "left out of evaluation: a declined: X_test",
@@ -148,7 +145,7 @@ PRIVACY = {
         ),
         ({"evaluation_errors": ["KeyError", "KeyError"]}, ["evaluation failed with KeyError"], []),
         (
-            {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}},
+            {"evaluates": False, "absent": {"evaluation": {"a": "no reply"}, "saving the model": {"b": "disk full"}}},
             [
                 "evaluation none: parties send no results",
                 "left out of evaluation: a no reply",
@@ -168,7 +165,8 @@ PRIVACY = {
         ),
         (
             {
-                "columns": {"examples": 6, "missing": {"a": "declined: ranks"}},
+                "columns": {"examples": 6},
+                "absent": {"columns": {"a": "declined: ranks"}, "selection": SILENT},
                 "scaling": "auto",
                 "selection": SELECTION,
                 "members": MEMBERS,
@@ -198,14 +196,18 @@ PRIVACY = {
             ["candidates", "member"],
         ),
         (
-            {"refinement": REFINEMENT},
+            {"refinement": 3, "absent": {"noisy refinement 2": SILENT}},
             [
                 "refinement 3 noisy rounds under the guarantee of the counts, judged on no samples",
                 "left out of noisy refinement 2: b no reply",
             ],
             ["Gram matrix"],
         ),
-        ({"gram": GRAM}, ["Gram matrix 64 rows, 90 samples, half of the weight", "left out of gram: b no reply"], []),
+        (
+            {"gram": GRAM, "absent": {"gram": SILENT}},
+            ["Gram matrix 64 rows, 90 samples, half of the weight", "left out of gram: b no reply"],
+            [],
+        ),
         ({"gram": GRAM | {"used": False}}, ["Gram matrix none: too few parties replied, or the regression failed"], []),
         (
             {"privacy": PRIVACY, "evaluation": EVALUATION, "simulation": SIMULATION},
@@ -262,7 +264,7 @@ def run_of(
     found = reports.compared(RunPlan(config, 3, plan, strategy), 3, strategy.federation("1"))
     if config.gram_value():
         n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.specs)
-        assert reports.gram(strategy.run) == {"rows": n_rows, "examples": 180, "used": True, "missing": {}}
+        assert reports.gram(strategy.run) == {"rows": n_rows, "examples": 180, "used": True}
     return found
 
 
@@ -287,6 +289,13 @@ def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
     assert (found["equal"], found["model_equal"]) == (True, True)
     found = run_of(settings, monkeypatch, lambda X: X[::-1].copy(), spec)
     assert (found["equal"], found["model_equal"]) == (False, False)
+
+
+def test_a_model_without_a_party_s_part_of_a_phase_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "absences", lambda run: {"selection": {"2": "no reply"}, "evaluation": {}})
+    assert run_of({"min-examples": 1}, monkeypatch)["model_equal"] is None
+    monkeypatch.setattr(reports, "absences", lambda run: {"evaluation": {"2": "no reply"}})
+    assert run_of({"min-examples": 1}, monkeypatch)["model_equal"] is True
 
 
 def test_a_run_is_compared_with_what_the_pool_would_tell_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:

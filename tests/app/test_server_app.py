@@ -260,7 +260,7 @@ PLAIN: dict[str, Any] = {"min_parties": 2, "scaling": "none"}  # the counting is
 def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(run: Runner) -> None:
     whole = run(**PLAIN)
     report = run(spoil=lost_once(), **PLAIN)
-    assert (report["missing"], report["evaluation_missing"]) == ({}, {})
+    assert (report["missing"], report["absent"]) == ({}, {})
     assert report["selection"] == whole["selection"]
     assert (report["evaluation"], report["sha256"]) == (whole["evaluation"], whole["sha256"])
     assert not (run.out / "federation.unfinished.npz").exists()
@@ -284,7 +284,7 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_only(spoil: Spoil, err
     assert report["missing"] == {"node 2": f"failed: its reply cannot be read ({error})"}
     # It is asked again for the evaluation, and spoils that reply, too.
     assert report["evaluation"]["examples"] == 20
-    assert report["evaluation_missing"] == report["missing"]
+    assert report["absent"]["evaluation"] == report["missing"]
 
 
 class Failing(Loopback):
@@ -313,7 +313,7 @@ def test_each_failure_is_told_of_its_own_party(is_named: bool, run: Runner) -> N
     run.grid = type("Failing", (Failing,), {"is_named": is_named})
     report = run(nodes=(1, 2, 3))
     assert [party["name"] for party in report["parties"]] == ["Bonn"]
-    for missing in (report["missing"], report["evaluation_missing"]):
+    for missing in (report["missing"], report["absent"]["evaluation"]):
         assert missing.keys() == {"node 1", "node 2"}
         assert missing["node 1"] == "failed: its reply cannot be read (KeyError)"
         assert missing["node 2"].startswith("failed: Traceback: ")
@@ -425,7 +425,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     for action in ("join", "withdraw", "evaluate"):
         with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             run(nodes={1}, action=action, federation=str(kept))
-    for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
+    for name in ("model.npz", "metrics.json", "report.html"):
         with raises(ConfigError, field="run-config federation", got=name):
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
@@ -457,9 +457,9 @@ def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(ru
     run(nodes={2}, federation=kept)
     report = run(action="join", federation=kept, spoil=empty)  # Mallory's, who is in the file
     assert [party["name"] for party in report["parties"]] == ["Ulm"]
-    assert report["evaluation_missing"].keys() == report["selection"]["missing"].keys() == {"Mallory"}
+    assert report["absent"]["evaluation"].keys() == report["absent"]["selection"].keys() == {"Mallory"}
     report = run(action="evaluate", federation=kept, spoil=empty)
-    assert report["evaluation_missing"].keys() == {"Mallory"}
+    assert report["absent"]["evaluation"].keys() == {"Mallory"}
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,7 @@ def test_a_private_run_in_a_deployment_needs_public_figures(run: Runner) -> None
 def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Runner) -> None:
     run.make_private()
     report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, evaluate=True)
-    assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
+    assert set(report["absent"]["evaluation"]) == {"Ulm", "Mallory"}
     with raises(AggregationError, counted=0) as caught:
         run(epsilon=0.5, n_examples=40, scale="1", any_noise=True, evaluate=True)
     assert caught.value.missing.keys() == {"Ulm", "Mallory"}
@@ -552,7 +552,7 @@ def fails(*_: Any) -> Any:
 def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     report = run(spoil=lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
     assert (report["missing"], report["examples"]) == ({}, 40)
-    assert report["evaluation_missing"] == {"Mallory": "failed: its reply cannot be read (KeyError)"}
+    assert report["absent"]["evaluation"] == {"Mallory": "failed: its reply cannot be read (KeyError)"}
     with monkeypatch.context() as patch:
         patch.setattr(FlyNNStrategy, "aggregate_evaluate", fails)
         report = run()
@@ -565,7 +565,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monke
     assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
 
 
-ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"}
+ALL = {"federation.npz", "model.npz", "metrics.json", "report.html"}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -584,7 +584,7 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", full)
-    unwritten = "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
+    unwritten = "federation.npz, model.npz, metrics.json, report.html, " * is_full
     with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
@@ -629,7 +629,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert report["examples"] == 40
     assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in ALL - full - {"metrics.json", "report.html", "figures.csv"}:
+    for name in ALL - full - {"metrics.json", "report.html"}:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 

@@ -15,7 +15,6 @@ from tests.raising import raises
 @dataclass(frozen=True)
 class Sizes(Settings):
     source = "example"
-    group = "sizes"
 
     hash_dim: int = setting(8, "rows", low=1, high=100)
     exact: bool = setting(False, "count exactly")
@@ -25,7 +24,6 @@ class Sizes(Settings):
 @dataclass(frozen=True)
 class Names(Settings):
     source = "example"
-    group = "names"
 
     title: str = setting("", "a title", needs=("exact",))
     mode: str = setting("fast", "a mode", choices=("fast", "slow"))

@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 from flwr.common import EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
 from flwr_flynn.app.client_app import deployed_client
-from flwr_flynn.app.data.private_file import PrivateFile
+from flwr_flynn.app.data.own_file import PrivateFile
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import unpack

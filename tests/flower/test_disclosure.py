@@ -135,7 +135,7 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(drive: Any, floor: int)
 def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> None:
     kept: list[list[Disclosure]] = [[] for _ in range(4)]
     clients = [party(i, secure=True, on_answer=kept[i].append) for i in range(4)]
-    refusing = UnreadyClient("site 4", "no file", (late := list[Disclosure]()).append)
+    refusing = UnreadyClient("site 4", "no file", (late := list[Disclosure]()).append).to_client()
     _, wire = counted([*clients, refusing], lambda node, stage: node == 4 and stage == Stage.UNMASK)
     masked = {
         node: codec.read_tensors(reply.content.config_records[RECORD_KEY_CONFIGS][Key.MASKED_PARAMETERS])[1]

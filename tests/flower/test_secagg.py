@@ -354,7 +354,7 @@ def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage
     ("odd", "reason"),
     [
         (party(9, n=3000), "phase counts failed at this party"),
-        (UnreadyClient("site 9", "no such file"), "no such file"),
+        (UnreadyClient("site 9", "no such file").to_client(), "no such file"),
         (FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(), "phase counts failed at this party"),
         (party(9, leaves=True), "node-config leave: this party answers only runs with action=withdraw"),
     ],

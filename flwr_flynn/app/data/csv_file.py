@@ -13,12 +13,15 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import IO, Any
 
-from flwr_flynn.app.data.table_file import SEPARATORS, Block, Dialect, Reading, TableFile, objects, unreadable
+from flwr_flynn.app.data.source import SEPARATORS, Dialect, Part, Reading, Source, decoding
+from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.texts import GROUPS, proves
 
@@ -36,87 +39,67 @@ _BINARY = {
     **dict.fromkeys((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ"), "a compressed file"),
 }
 
-CHUNK = 2**14
-"""Rows that are read at a time, at most."""
+
+def _text_of(path: Path, dialect: Dialect) -> IO[str]:
+    return path.open(encoding=codec(dialect.encoding), newline="")
 
 
 def header_of(path: Path, dialect: Dialect) -> list[str]:
     """The fields of the first line that is not blank."""
-    with path.open(encoding=codec(dialect.encoding), newline="") as stream:
+    with _text_of(path, dialect) as stream:
         return next(filter(None, csv.reader(stream, delimiter=dialect.separator)), None) or []
 
 
-class CsvFile(TableFile):
-    """A CSV file. With a schema its columns are read in the kinds of the schema."""
+class CsvText(Source):
+    """A CSV file in a dialect, whose fields may have line breaks."""
 
-    def __init__(self, path: Path, reading: Reading) -> None:
-        try:
-            dialect = detected(path, reading.dialect)
-            known = [dialect.encoding]
-            if not reading.dialect.encoding:
-                known += {"utf-8": ["windows-1252", "latin-1"], "windows-1252": ["latin-1"]}.get(known[0], [])
-            for encoding in known:
-                super().__init__(path.name, replace(reading, dialect=replace(dialect, encoding=encoding)))
-                try:
-                    self._look(path)
-                    return
-                except UnicodeError:  # beyond the head
-                    continue
-        except (OSError, csv.Error) as error:
-            raise unreadable(path, error) from None
-        raise DataError(path.name, f"text in {known[0].upper()}", "another encoding")
+    dialect: Dialect
 
-    def _look(self, path: Path) -> None:
-        self._path, header = path, header_of(path, self.reading.dialect)
-        self._layout = layout = self.reading.layout(self.name, header)
-        self.columns = self.key_names = tuple(header)
-        self.names, self.left_out, self._is_known = layout.names, layout.left_out, False
-        self._check_header(self.look([None] * len(layout.order)))
-        self._is_known = True
+    def __init__(self, path: Path, dialect: Dialect) -> None:
+        self.name, self._path, self.dialect = path.name, path, dialect
+        self.columns = self.key_names = tuple(header_of(path, dialect))
+        self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
 
-    def _check_header(self, first: Sequence[str]) -> None:
-        """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
-        words = [{*map(str.strip, report.numerals.words)} for report in self.reports]
-        has_numbers = any(report.numerals.n_numbers for report in self.reports)
-        if has_numbers and all(name in each for name, each in zip(self._layout.names, words, strict=False)):
-            raise DataError(self.name, "one header", "the header again below")
-        triples = zip(first, words, self.reports, strict=False)
-        mixed = [some == {text.strip()} for text, some, report in triples if report.numerals.n_numbers]
-        if len(mixed) > 1 and all(mixed) and self.n_rows > 2 and len({*first}) == len(first):
-            raise DataError(self.name, "one header", "a second one in the first row")
-        width = len(self.columns) - 1
-        for report in self.reports:
-            for text in report.numerals.words if width else ():
-                inner = [line.count(self.reading.dialect.separator) for line in text.splitlines()[1:-1]]
-                if len(inner) > 1 and all(n == width for n in inner):
-                    raise DataError(self.name, "quotes that are closed in their row", "whole rows within a field")
-
-    def blocks(self, with_cells: bool = False) -> Iterator[Block]:
+    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
-        layout, width = self._layout, len(self.columns)
-        most, last = max(1, min(CHUNK, 2**20 // max(1, width))), [""]
-        try:
-            with self._path.open(encoding=codec(self.reading.dialect.encoding), newline="") as stream:
-                rows = filter(None, csv.reader(stream, delimiter=self.reading.dialect.separator))
-                next(rows, None)
-                while some := list(islice(rows, most)):
-                    last = some[-1]
-                    fitting = [row for row in some if len(row) == width]
-                    texts = [*map(list, zip(*fitting, strict=True))] or [[]] * width
-                    labels, ids = (None if at is None else texts[at] for at in (layout.label, layout.group))
-                    y = None if labels is None else objects([label.strip() for label in labels])
-                    columns = [texts[index] for index in layout.order]
-                    yield Block(columns, y, ids, texts, len(some) - len(fitting))
-        except (OSError, csv.Error, UnicodeError) as error:
-            if isinstance(error, UnicodeError) and not self._is_known:
-                raise  # the encoding is another one
-            raise unreadable(self._path, error) from None  # or the file has changed since the first pass
+        width, last = len(self.columns), [""]
+        with decoding(self._path, self.dialect.encoding), _text_of(self._path, self.dialect) as stream:
+            rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
+            next(rows, None)
+            while some := list(islice(rows, n_rows)):
+                last = some[-1]
+                fitting = [row for row in some if len(row) == width]
+                texts = [*map(list, zip(*fitting, strict=True))] or [[] for _ in range(width)]
+                yield Part(len(fitting), lambda part, texts=texts: texts, len(some) - len(fitting))  # type: ignore[misc]
         _check_end(self._path, last[-1])
 
-    def described(self) -> str:
-        """The file in one line, for the log of this machine."""
-        forms = ", ".join(sorted({report.form for report in self.reports if report.kind == "date"} - {""}))
-        return f"{super().described()}; {self.reading.dialect}{f'; dates as {forms}' if forms else ''}"
+
+def opened_csv(path: Path, reading: Reading) -> TableFile:
+    """A CSV file. With a schema its columns are read in the kinds of the schema."""
+    with decoding(path):
+        dialect = detected(path, reading.dialect)
+    with decoding(path, dialect.encoding):
+        file = TableFile(CsvText(path, dialect), replace(reading, dialect=dialect))
+    _check_header(file)
+    return file
+
+
+def _check_header(file: TableFile) -> None:
+    """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
+    words = [{*map(str.strip, report.numerals.words)} for report in file.reports]
+    has_numbers = any(report.numerals.n_numbers for report in file.reports)
+    if has_numbers and all(name in each for name, each in zip(file.names, words, strict=False)):
+        raise DataError(file.name, "one header", "the header again below")
+    triples = zip(file.first, words, file.reports, strict=False)
+    mixed = [some == {text.strip()} for text, some, report in triples if report.numerals.n_numbers]
+    if len(mixed) > 1 and all(mixed) and file.n_rows > 2 and len({*file.first}) == len(file.first):
+        raise DataError(file.name, "one header", "a second one in the first row")
+    width = len(file.columns) - 1
+    for report in file.reports:
+        for text in report.numerals.words if width else ():
+            inner = [line.count(file.reading.dialect.separator) for line in text.splitlines()[1:-1]]
+            if len(inner) > 1 and all(n == width for n in inner):
+                raise DataError(file.name, "quotes that are closed in their row", "whole rows within a field")
 
 
 def _check_end(path: Path, last: str) -> None:
@@ -161,15 +144,18 @@ def _encoding_of(path: Path, head: bytes) -> str:
     if wide or b"\0" in head[:4]:
         raise DataError(path.name, "text in UTF-8, or in UTF-16 with a byte order mark", "UTF-16 or UTF-32")
     for encoding in ("utf-8", "windows-1252"):
+        decoder, line = codecs.getincrementaldecoder(codec(encoding))(), 1
         try:
-            codecs.getincrementaldecoder(codec(encoding))("strict").decode(head)
+            with path.open("rb") as stream:
+                while chunk := stream.read(_HEAD):
+                    decoder.decode(chunk)
+                    line += chunk.count(b"\n")
+            return encoding
         except UnicodeDecodeError as error:
             if encoding == "utf-8" and _UTF8.search(head):  # other characters are right: a byte of it is broken
-                line = head.count(b"\n", 0, error.start) + 1
+                line += error.object.count(b"\n", 0, error.start)
                 expected = "text in UTF-8, or the setting encoding"
                 raise DataError(path.name, expected, f"a byte that is none in line {line}") from None
-            continue
-        return encoding
     return "latin-1"
 
 
@@ -215,3 +201,71 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
         expected = "a decimal mark (setting decimal), where numbers such as 1,234 have groups of three digits alone"
         raise DataError(path.name, expected, f"{groups} fields in which it may also separate thousands")
     return "," if proofs[","] > proofs["."] else "."
+
+
+# ---- line by line, for private parties
+
+_LONGEST_LINE = 2**20  # bytes of a row
+_BLOCK = 2**22  # bytes of lines at a time
+
+
+class CsvLines(Source):
+    """A plain CSV file, every line of which is a row by itself; one with another number of fields has no values."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = path.name, path
+        with path.open("rb") as stream:
+            head = stream.read(4)
+            if b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
+            stream.seek(0)
+            self.columns = self.key_names = tuple(next(filter(None, map(_fields, _lines(stream))), []))
+            if any(b'"' in line and _is_open(line) for line in _lines(stream)):
+                raise DataError(path.name, "a record in each line, without line breaks in quotes", "open quotes")
+        self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
+
+    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
+        """The lines, without the header."""
+        with self._path.open("rb") as stream:
+            lines, some, size = _lines(stream), [], 0
+            next(filter(_fields, lines), None)
+            for line in lines:
+                some.append(line)
+                size += len(line)
+                if len(some) >= n_rows or size >= _BLOCK:
+                    yield Part(len(some), partial(self._cells, some))
+                    some, size = [], 0
+            if some:
+                yield Part(len(some), partial(self._cells, some))
+
+    def _cells(self, lines: list[bytes], part: slice) -> list[list[Any]]:
+        width = len(self.columns)
+        fields = [some for line in lines[part] if (some := _fields(line))]
+        whole = [some if len(some) == width else [None] * width for some in fields]
+        return [*map(list, zip(*whole, strict=True))] or [[] for _ in range(width)]
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file without their ends; an empty one in the place of one that is too long."""
+    while line := stream.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
+            while (rest := stream.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
+                pass
+            line = b""
+        yield line.rstrip(b"\r\n")
+
+
+def _fields(line: bytes) -> list[str]:
+    """The fields of a line, none of one that is blank or cannot be read by itself."""
+    try:
+        return next(csv.reader([line.decode("utf-8", "replace").removeprefix("\ufeff")]), [])
+    except csv.Error:
+        return []
+
+
+def _is_open(line: bytes) -> bool:
+    """True if a quote of the line is open at its end: the lines after it belong to the same record."""
+    try:
+        return len([*csv.reader([line.decode("utf-8", "replace"), "behind"])]) == 1
+    except csv.Error:
+        return True

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.npz import ArrayFile, Arrays
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
-from flwr_flynn.app.data.table_file import ENDINGS, Reading, TableFile, ending
+from flwr_flynn.app.data.source import ENDINGS, Array, Reading, ending
+from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.typed_files import ArrayColumns
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples
+from flwr_flynn.tables.table import Table
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -60,9 +62,7 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
     return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
-def deal(
-    config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
-) -> tuple[IndexArray, ...]:
+def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None = None) -> tuple[IndexArray, ...]:
     """Indices of the samples of each party, by the run's partitioner; held-out samples are dealt like the rest.
 
     Samples are shuffled first: some partitioners deal runs of neighbours, and files are often sorted by class.
@@ -70,6 +70,7 @@ def deal(
     n = len(codes)
     seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
     order = np.argsort(_sample_hash(n, config.split_seed, _STREAM_ORDER), kind="stable")
+    given = {key: value for key, value in config.options().items() if key != "partition_by"}
     columns = {"index": order, "label": codes[order]} | ({} if by is None else {"by": by[order]})
     try:
         with warnings.catch_warnings():
@@ -85,7 +86,6 @@ def deal(
                 "num_shards_per_partition": 2,
                 "partition_sizes": [len(part) for part in np.array_split(order, n_parties)],
             }
-            given = {key: value for key, value in config.options().items() if key != "partition_by"}
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
             if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
@@ -104,8 +104,6 @@ def deal(
     except ImportError as error:
         needed = error.name or "flwr-datasets"
         raise ConfigError(needed, "flwr-flynn[simulation]", "none; pip install 'flwr-flynn[simulation]'") from None
-    except ConfigError:
-        raise
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         expected = f"one that deals {n} samples to {n_parties} parties ({reason})"
@@ -123,7 +121,7 @@ class Dataset:
     classes: list[str | int]
     name: str
     feature_names: tuple[str, ...] | None = None
-    groups: npt.NDArray[Any] | None = None
+    groups: Array | None = None
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
         """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
@@ -176,8 +174,8 @@ def _openml(source: str) -> Dataset:
     if bunch.target is None:
         raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
-    names = tuple(map(str, bunch.feature_names))
-    return _checked(ArrayFile(source, Arrays(X, bunch.target, None, names or None), Reading()))
+    columns, names = Table.of(X).columns if X.dtype.kind == "O" else [*X.T], tuple(map(str, bunch.feature_names))
+    return _checked(TableFile(ArrayColumns(source, columns, bunch.target, None, names or None), Reading()))
 
 
 @lru_cache(maxsize=2)
@@ -211,13 +209,11 @@ def n_training(config: RunConfig) -> int:
     return n - int(held_out(n, config.test_fraction, config.split_seed).sum())
 
 
-def pooled_training(
-    config: RunConfig, n_parties: int, parties: Collection[int] | None = None
-) -> tuple[npt.NDArray[Any], IndexArray]:
-    """The training samples of all parties, or of some `parties`, as if one party had them, and their class codes."""
+def pooled_training(config: RunConfig, n_parties: int, among: Collection[int] | None = None) -> tuple[Any, IndexArray]:
+    """The training samples of all parties, or of those `among` them, as if one party had them, and their codes."""
     data = simulated_dataset(config)
     is_train = ~held_out(len(data.y), config.test_fraction, config.split_seed)
     shares = enumerate(simulated_shares(config, n_parties))
-    chosen = [share[is_train[share]] for party, share in shares if parties is None or party in parties]
+    chosen = [share[is_train[share]] for party, share in shares if among is None or party in among]
     train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
     return data.X[train], data.y[train]

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.csv_file import CsvFile, detected, header_of
+from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
 from flwr_flynn.app.data.held_out import HeldOut
-from flwr_flynn.app.data.npz import ArrayFile, read_npz
-from flwr_flynn.app.data.parquet_file import ParquetFile, opened_parquet, parquet_columns
-from flwr_flynn.app.data.private_file import PrivateFile, private_file
-from flwr_flynn.app.data.table_file import ALL, ENDINGS, Dialect, Reading, TableFile, ending, objects, unreadable
+from flwr_flynn.app.data.source import (
+    ALL,
+    ENDINGS,
+    MOST_ROWS,
+    Dialect,
+    Reading,
+    Source,
+    Wanted,
+    decoding,
+    ending,
+    keys_of,
+    mapped,
+    objects,
+)
+from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.raw_column import distinct
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -36,13 +49,22 @@ _KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:
     """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`)."""
-    label = reading.label if reading.label != "" else "y" if ending(path) == ".npz" else "label"
     by_schema = reading.schema is not None and reading.schema.is_named and not reading.features
     features: Any = reading.schema if by_schema else tuple(reading.features)  # type: ignore[arg-type]
-    reading = replace(reading, label=label, features=features)
-    if ending(path) == ".npz":
-        return ArrayFile(path.name, read_npz(path, label, reading.group), reading)
-    return CsvFile(path, reading) if ending(path) == ".csv" else ParquetFile(path, reading)
+    reading = replace(reading, label=label_of(path, reading.label), features=features)
+    if ending(path) == ".csv":
+        return opened_csv(path, reading)
+    return TableFile(_typed_source(path, reading), reading)
+
+
+def label_of(path: Path, label: str | None) -> str | None:
+    """The label column of a file, where it may not be given."""
+    return label if label != "" else "y" if ending(path) == ".npz" else "label"
+
+
+def _typed_source(path: Path, reading: Reading) -> Source:
+    """A file whose columns have types."""
+    return read_npz(path, reading.label, reading.group) if ending(path) == ".npz" else ParquetColumns(path)
 
 
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
@@ -63,15 +85,10 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
 def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
-        try:
+        with decoding(path):
             return [*map(as_name, header_of(path, detected(path, dialect)))]
-        except (OSError, UnicodeError, csv.Error) as error:
-            raise unreadable(path, error) from None
-    if ending(path) == ".npz":
-        names = read_npz(path, None).names
-        return None if names is None else list(names)
-    with opened_parquet(path) as file:
-        return [*map(as_name, parquet_columns(file.schema_arrow))]
+    source = _typed_source(path, Reading(label=None))
+    return [*map(as_name, source.columns)] or (None if ending(path) == ".npz" else [])
 
 
 def full_text(error: BaseException) -> str:
@@ -96,17 +113,15 @@ def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | 
     return file
 
 
-def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> Samples:
+def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
 
-    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
-    summary, from which a schema follows. With a schema these are its columns, and a CSV file is read in the kinds of
-    the schema. `names` are those of an array's columns, where no others were asked for.
+    X is an array where all features are numbers without gaps, and else a Table. By a schema X is its numbers. `names`
+    are those of an array's columns, where no others were asked for.
     """
-    file = opened_own(node, features, schema)
-    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
-        file.check()
-        return Samples(counted(file), np.zeros(0))
+    if isinstance(features, Schema):
+        return encoded_share(node, features)
+    file = opened_own(node, features)
     X, y, _, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = file.names if file.is_named and file.names and not features else None
@@ -114,13 +129,54 @@ def own_share(node: NodeConfig, features: Sequence[str] = (), schema: Schema | N
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
-    """The rows of a private party's file, see `private_file`; a secret of the party decides about those held out.
+    """The rows of a private party's file; a secret of the party decides about those held out.
 
     Rows are held out only if results on them may leave the party.
     """
     rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
     asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore"))
     return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())
+
+
+def private_file(path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None) -> PrivateFile:
+    """The rows of a private party's file; its column of ids, for the held-out rule, is no feature."""
+    reading = replace(reading, label=label_of(path, reading.label))
+    with decoding(path):
+        source = CsvLines(path) if ending(path) == ".csv" else _typed_source(path, reading)
+        return PrivateFile(source, reading, label_map or {})
+
+
+class PrivateFile(RowReader):
+    """Rows of a private party's file, which are read one by one, with those that are held out.
+
+    A file that no parser reads is an error of the constructor, which decodes all of it, whatever will be asked. After
+    that no row decides about the file or about other rows: every line of a CSV file is a row by itself, and a text of a
+    Parquet file that cannot be decoded is a missing value.
+    """
+
+    def __init__(self, source: Source, reading: Reading, label_map: Mapping[str, str]) -> None:
+        self._source, self._held_out, self._label_map = source, reading.held_out, label_map
+        self._layout = layout = source.layout(reading)
+        self.names, self.width = layout.names or None, len(layout.order)
+        self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
+
+    def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
+        """The training rows, or those that are held out, at most so many at a time."""
+        if held_out and self._held_out is None:
+            return
+        for part in self._source.parts(n_rows):
+            yield Block(part.n, partial(self._one_side, part.cells, held_out))
+
+    def _one_side(self, read: Callable[[slice], Any], held_out: bool, part: slice) -> tuple[Any, Any]:
+        cells, layout = read(part), self._layout
+        columns = [cells[index] for index in layout.order]
+        columns = [values if isinstance(values, np.ndarray) else objects(values) for values in columns]
+        X: Any = Table(self.names, columns) if self.names else np.stack(columns, axis=1)
+        y = mapped(objects(self._source.labels(cells[layout.label])), self._label_map)
+        if self._held_out is None:
+            return X, y
+        side = np.flatnonzero(self._held_out.mask(keys_of(self._source, cells, layout.group)) == held_out)
+        return X[side], y[side]
 
 
 _WIDEST = 256  # bytes of a label in an array of NumPy
@@ -143,73 +199,46 @@ def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.N
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
             y = y.astype(np.int64)
-    if y.dtype.kind in "iu":
-        values, codes = np.unique(y, return_inverse=True)
-        return values.tolist(), codes.astype(np.int64).reshape(-1)
-    index: dict[Any, int] = {}
-    codes = np.fromiter((index.setdefault(label, len(index)) for label in y.tolist()), np.int64, len(y))
-    if any(isinstance(label, bytes) for label in index):
+    different, codes = distinct(y.tolist())
+    if any(isinstance(label, bytes) for label in different):
         raise DataError(name, "strings or integers as labels", "bytes")
-    texts = [str(label) for label in index]
+    texts = [str(label) for label in different]
     if longest := sum(len(text) > _LONGEST for text in texts):
         error = DataError(name, f"labels of at most {_LONGEST} characters", "some that are longer")
         raise with_rows(error, f"{longest} labels")
-    found = whole_numbers(texts)
-    labels: list[Any] = sorted(set(texts if found is None else found))
+    own: list[Any] = different if y.dtype.kind in "iu" else whole_numbers(texts) or texts
+    labels = sorted(set(own))
     place = {label: code for code, label in enumerate(labels)}
-    return labels, np.array([place[label] for label in (texts if found is None else found)], np.int64)[codes]
+    return labels, np.array([place[label] for label in own], np.int64)[codes]
 
 
-LARGE = 2**28
-"""Bytes of a file's numbers above which they are in files without a name."""
+_VALUES = 2**20  # numbers that are encoded at a time
 
 _MOST_TEXTS = 2**20
 """Different texts of a column that are counted; beyond, those that occurred once are dropped."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
-
-    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
-    which are gone with the share or with the process.
-    """
-    file, most = opened_own(node, (), schema), min(LARGE, node.memory_bytes // 4)
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time."""
+    file = opened_own(node, (), schema)
     file.check()
-    in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
-    labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
+    sides, labels, tests = [[np.empty((0, schema.width))] for _ in range(2)], [np.zeros(0, object)], [np.zeros(0, bool)]
     remarks: set[str] | None = None  # that hold for all rows
-    with ExitStack() as stack:
-        try:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(0 if in_memory else 2)]
-            parts = [[np.empty((0, schema.width))] for _ in range(2)]
-            for table, some, is_test in file.tables():
-                is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
-                for rows in batches(len(table), step):
-                    numbers = schema.encode(table[rows])
-                    found = {*schema.remarks(table[rows], numbers)}
-                    remarks = found if remarks is None else remarks & found
-                    for side, chosen in enumerate((~is_test[rows], is_test[rows])):
-                        if files:
-                            files[side].write(numbers[chosen].data)
-                        else:
-                            parts[side].append(numbers[chosen])
-                labels += [] if some is None else [some]
-                tests.append(is_test)
-            X, X_test = [_mapped(file, schema.width) for file in files] or map(np.concatenate, parts)
-        except OSError as error:
-            expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
-            raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
+    for table, some, is_test in file.tables():
+        is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
+        for rows in batches(len(table), max(1, _VALUES // schema.width)):
+            numbers = schema.encode(table[rows])
+            found = {*schema.remarks(table[rows], numbers)}
+            remarks = found if remarks is None else remarks & found
+            for side, chosen in zip(sides, (~is_test[rows], is_test[rows]), strict=True):
+                side.append(numbers[chosen])
+        labels += [] if some is None else [some]
+        tests.append(is_test)
     for remark in sorted(remarks or ()):
         log.warning("FlyNN: %s", remark)
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
-    names, test = labels_of(classes, codes), np.concatenate(tests)
+    names, test, (X, X_test) = labels_of(classes, codes), np.concatenate(tests), map(np.concatenate, sides)
     return Samples(X, names[~test], X_test, names[test])
-
-
-def _mapped(file: IO[bytes], width: int) -> npt.NDArray[Any]:
-    """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
-    file.flush()
-    return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
 
 
 def counted(file: TableFile) -> TableSummary:

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from flwr_flynn._markup import NONE, Markup, count, figure, table
-from flwr_flynn._text import cell
-from flwr_flynn.app.report.pictures import curve, gallery, intervals, reliability, shades, with_interval
+from flwr_flynn._markup import NONE, Markup, bars, count, figure
+from flwr_flynn.app.report.pictures import Interval, curve, gallery, reliability, shades, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
-    MOST_ROWS,
     Facts,
     Report,
     Section,
+    bounded,
     left_out,
     more,
     sentence,
 )
 from flwr_flynn.model.metrics import share
 
-NAMES = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "brier": "Brier score",
-    "log_loss": "log-loss",
-    "calibration_error": "calibration error",
-    "calibration_slope": "calibration slope",
-    "calibration_intercept": "calibration intercept",
-    "accuracy": "accuracy",
-}
+_WORDS = {"auroc": "AUROC", "auprc": "AUPRC", "brier": "Brier score", "log_loss": "log-loss"}
+_CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept")
+NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
 """Figures with intervals, and their names."""
 
 
@@ -43,35 +33,36 @@ def figures_of(report: Report) -> dict[str, Any]:
 
 def accuracy(report: Report) -> Section:
     """Accuracy by party, worst first."""
-    evaluation = report["evaluation"] or {}
+    evaluation, title = report["evaluation"] or {}, "Accuracy by party"
     of_party = {party["name"]: party for party in figures_of(report)["parties"]}
-    rows = sorted(evaluation.get("parties", ()), key=lambda party: (party["accuracy"], party["name"]))
-    if not rows:
-        return Section("Accuracy by party", [])
-    with_ends = [(party["name"], _share(party["accuracy"], party["examples"])) for party in rows]
+    parties = sorted(evaluation.get("parties", ()), key=lambda party: (party["accuracy"], party["name"]))
+    if not parties:
+        return Section(title, [])
     keys = ("auroc", "brier", "calibration_error") if of_party else ()
-    listed = [
-        (name, party["examples"], *map(with_interval, (ends, *(of_party.get(name, {}).get(key) for key in keys))))
-        for party, (name, ends) in zip(rows[:MOST_ROWS], with_ends, strict=False)
+    rows = [
+        (party["name"], party["examples"], _share(party), *map(of_party.get(party["name"], {}).get, keys))
+        for party in parties
     ]
-    head = ("party", "test samples", "accuracy", *(NAMES[key] for key in keys))
-    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first"
-    said += (
-        f", with 95 % intervals. The dashed line is the accuracy over all samples, {figure(evaluation['accuracy'])}."
-    )
-    title = "Accuracy by party"
-    parts = [
-        sentence(said),
-        intervals(title, f"{title}; the table below has the numbers", with_ends[:MOST_BARS], evaluation["accuracy"]),
-        left_out(len(rows), "parties", MOST_BARS, " of the picture, the best ones"),
-        more("Figures by party as a table", table("Figures by party", head, listed)),
-        left_out(len(rows), "parties", order=" of the table, the best ones"),
-    ]
-    return Section(title, [], parts)
+    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first. "
+    said += f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
+    head = "party", "test samples", "accuracy", *(NAMES[key] for key in keys)
+    return Section(title, [], [sentence(said), *_figures(title, "parties", head, rows)])
 
 
-def _share(value: float, n: int) -> Sequence[float]:
-    return share(value * n, n) or (value,) * 3
+def _share(party: dict[str, Any]) -> Interval:
+    accuracy, n = party["accuracy"], party["examples"]
+    return share(accuracy * n, n) or (accuracy,) * 3
+
+
+def _figures(title: str, noun: str, head: Sequence[str], rows: Sequence[Any]) -> list[Markup | None]:
+    """Rows of a name, a number of samples and figures with intervals: the first as bars, and all as a table."""
+    shown = [(name, n, *map(with_interval, figures)) for name, n, *figures in rows]
+    caption = f"Figures {title.removeprefix('Accuracy ')}"
+    known = [(name, with_interval(value), value[0]) for name, _, value, *_ in rows if value]
+    return [
+        bars(title, f"{title}; the table below has the numbers", known[:MOST_BARS]) if known else None,
+        more(f"{caption} as a table", *bounded(caption, head, shown, noun)),
+    ]
 
 
 def scores(report: Report) -> Section:
@@ -89,19 +80,18 @@ def scores(report: Report) -> Section:
     if samples < evaluation["examples"]:
         said += f"{count(evaluation['examples'] - samples, 'more sample')} are of parties below their floor. "
     parts: list[Markup | None] = [sentence(said)]
+    classes = _shown(report)
     rates = [
         (of["label"], f"{row['threshold']:g}", _in_words(of, row), *(with_interval(row[name]) for name in _RATES))
-        for of in _shown(report)[:MOST_CLASSES]
+        for of in classes[:MOST_CLASSES]
         for row in of["thresholds"][:MOST_CLASSES]
     ]
     if rates:
         columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
-        shown = table("What thresholds of the probability would do", columns, rates[:MOST_ROWS], "thresholds")
-        noted = left_out(len(rates), "rows")
-        parts += [shown, noted] if len(_shown(report)) == 1 else [more("Thresholds of the probability", shown, noted)]
-    return Section(
-        "Figures", _overall(evaluation, overall), [*parts, left_out(len(_shown(report)), "classes", MOST_CLASSES)]
-    )
+        shown = bounded("What thresholds of the probability would do", columns, rates, "rows", "thresholds")
+        parts += shown if len(classes) == 1 else [more("Thresholds of the probability", *shown)]
+    parts.append(left_out(len(classes), "classes", MOST_CLASSES))
+    return Section("Figures", _overall(evaluation, overall), parts)
 
 
 def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
@@ -111,8 +101,7 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
     facts = [(name, with_interval(overall[key])) for key, name in NAMES.items() if overall.get(key)]
     facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
     if worst := evaluation["worst_party"]:
-        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"
-        facts.append(("worst party", shown))
+        facts.append(("worst party", f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"))
     if prior := evaluation.get("class_prior"):
         worst = prior["worst_party"]
         shown = f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
@@ -126,7 +115,7 @@ def _why_none(report: Report) -> str:
         return f"failed with {', '.join(errors)}"
     if not report["evaluates"]:
         return "none: parties send no results"
-    silent = report["evaluation_missing"]
+    silent = {name for phase in ("secure evaluation", "evaluation") for name in report["absent"].get(phase, {})}
     return f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
 
 
@@ -165,7 +154,7 @@ def curves(report: Report) -> Section:
         pictures.append((of["label"], error, drawn))
     said = (
         "Left: the share that is found over that of false alarms, at all thresholds. Right: the share that is of the "
-        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: figures.csv."
+        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: metrics.json."
     )
     noted = left_out(len(classes), "classes", MOST_CLASSES)
     return Section("ROC and calibration", [], [sentence(said), gallery(pictures), noted])
@@ -187,41 +176,8 @@ def subgroups(report: Report) -> Section:
     if not groups or not groups["levels"]:
         return Section("Subgroups", [])
     levels = sorted(groups["levels"], key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0)
-    known = [(level["level"], level["accuracy"]) for level in levels if level["accuracy"]]
     keys = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
-    rows = [(level["level"], level["examples"], *(with_interval(level[key]) for key in keys)) for level in levels]
-    title, head = f"Accuracy by level of {groups['column']}", ["level", "samples", *(NAMES[key] for key in keys)]
-    parts = [
-        sentence(f"Test samples by the level of the column {groups['column']}, the lowest accuracy first."),
-        intervals(title, f"{title}; the table below has the numbers", known[:MOST_BARS], None) if known else None,
-        more("Subgroups as a table", table(f"Figures by level of {groups['column']}", head, rows[:MOST_ROWS])),
-        left_out(len(rows), "levels", MOST_BARS if len(rows) <= MOST_ROWS else MOST_ROWS),
-    ]
-    return Section("Subgroups", [], parts)
-
-
-def as_csv(report: Report) -> str:
-    """The figures of these sections, with the ends of their intervals."""
-    stream, evaluation, names = io.StringIO(), dict(report["evaluation"] or {}), report["classes"]
-    matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
-    evaluation["confusion"] = {name: dict(zip(names, row, strict=False)) for name, row in matrix}
-    rows = ((cell(" / ".join(path)), *values) for path, values in _leaves(evaluation))
-    csv.writer(stream, lineterminator="\n").writerows([("figure", "value", "low", "high"), *rows])
-    return stream.getvalue()
-
-
-_NAMES = ("name", "label", "level", "threshold", "predicted")
-"""Keys of what a row is about."""
-
-
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
-    """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
-    is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
-    if isinstance(value, int | float) and not (path and path[-1] in _NAMES):
-        yield path, [value]
-    elif is_point and value:
-        yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
-    elif isinstance(value, dict | list):
-        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-            names = [each[key] for key in _NAMES if key in each] if isinstance(value, list) else [name]
-            yield from _leaves(each, (*path, *map(str, names[:1])))
+    rows = [(level["level"], level["examples"], *map(level.get, keys)) for level in levels]
+    column, head = groups["column"], ["level", "samples", *(NAMES[key] for key in keys)]
+    said = sentence(f"Test samples by the level of the column {column}, the lowest accuracy first.")
+    return Section("Subgroups", [], [said, *_figures(f"Accuracy by level of {column}", "levels", head, rows)])

@@ -6,32 +6,31 @@ Names and reasons come from the parties: they are cut here to what the page show
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn._markup import Markup, count, figure, shortened, table, tag
-from flwr_flynn.app.report import accuracy_sections, sections
+from flwr_flynn._markup import Markup, count, shortened, tag
+from flwr_flynn.app.report.accuracy_sections import accuracy, confusion, curves, scores, subgroups
 from flwr_flynn.app.report.pictures import html_page
-from flwr_flynn.app.report.sections import MOST_ROWS, Report, Section
+from flwr_flynn.app.report.sections import (
+    EQUALITIES,
+    Report,
+    Section,
+    bounded,
+    equality,
+    guarantee,
+    model,
+    participation,
+    privacy,
+    settings,
+    skew,
+    traffic,
+)
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
-SECTIONS: tuple[Callable[[Report], Section], ...] = (
-    accuracy_sections.scores,
-    sections.participation,
-    sections.skew,
-    sections.model,
-    accuracy_sections.accuracy,
-    accuracy_sections.confusion,
-    accuracy_sections.curves,
-    accuracy_sections.subgroups,
-    sections.costs,
-    sections.messages,
-    sections.privacy,
-    sections.equality,
-    sections.settings,
-)
+_ON_TEST_SAMPLES = accuracy, confusion, curves, subgroups
+SECTIONS = (scores, participation, skew, model, *_ON_TEST_SAMPLES, traffic, privacy, equality, settings)
 """Sections in their order."""
 
 
@@ -41,31 +40,19 @@ def log_table(report: Report, folder: Path) -> str:
     facts.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in facts)
     lines = [f"  {name:<{width}}  {text}" for name, text in facts]
-    for text in sections.guarantee(report):
+    for text in guarantee(report):
         lines += ["", *textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="  ")]
     return "\n".join(["", "FlyNN", *lines, ""])
 
 
 # ---- the page
 
-_ACTIONS = {
-    "train": "trained a model together",
-    "join": "joined a model",
-    "withdraw": "were withdrawn from a model",
-    "update": "changed their samples in a model",
-    "evaluate": "evaluated a model",
-    "resume": "finished a model together",
-}
-
 
 def page(report: Report) -> str:
     """The page of a report."""
     report = {name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200) for name, value in report.items()}
     told = {made.title: made for make in SECTIONS if (made := make(report)).facts or made.parts}
-    done = _ACTIONS[report["action"]]
-    if report["action"] == "join":
-        done += f" of {count(len(report['federation']), 'party', 'parties')}"
-    title = f"{count(len(report['parties']), 'party', 'parties')} {done}"
+    title = f"{report['action'].capitalize()} with {count(len(report['parties']), 'party', 'parties')}"
     anchors = {name: name.lower().replace(" ", "-") for name in told}
     links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in told]
     body = [
@@ -75,7 +62,9 @@ def page(report: Report) -> str:
     version = report["versions"].get("flwr-flynn", "")
     made_by = f"Made by flwr-flynn {version} from metrics.json, which has all figures in full."
     eyebrow = tag("p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow")
-    head = tag("header", eyebrow, tag("h1", title), *_summary(report))
+    is_unequal = any(report["sha256"].get(name) is False for name in EQUALITIES)
+    fault = tag("p", "The model DIFFERS from that of the pooled data.", class_="fault") if is_unequal else None
+    head = tag("header", eyebrow, tag("h1", title), fault)
     nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
     main = tag("main", body, id="content", tabindex=-1)
     return html_page(f"{title}: FlyNN report", head, nav, main, foot)
@@ -94,19 +83,4 @@ def _facts(section: Section) -> Markup | None:
     """The facts of a section as a table."""
     if not section.facts:
         return None
-    shown = table(section.title, ("fact", "value"), section.facts[:MOST_ROWS], "facts")
-    return tag("div", shown, sections.left_out(len(section.facts), "facts"))
-
-
-def _summary(report: Report) -> list[Markup]:
-    """The run in words."""
-    samples = "a hidden number of samples" if report["examples"] is None else count(report["examples"], "sample")
-    said = f"{figure(len(report['parties']))} of {count(sections.asked(report), 'party', 'parties')} took part, with "
-    said += f"{samples} of {count(len(report['classes']), 'class', 'classes')}."
-    said += " It was a simulation on one machine." if report.get("simulation") else ""
-    lead = [tag("p", said, class_="lead")]
-    if any(report["sha256"].get(name) is False for name in sections.EQUALITIES):
-        lead.append(tag("p", "The model DIFFERS from that of the pooled data.", class_="fault"))
-    if errors := report["evaluation_errors"]:
-        lead.append(tag("p", f"The evaluation failed: {', '.join(errors[:5])}", class_="fault"))
-    return lead
+    return tag("div", *bounded(section.title, ("fact", "value"), section.facts, "facts", "facts"))

@@ -28,10 +28,8 @@ table{font-size:.9rem;line-height:1.45;margin:.4rem 0 1rem;min-width:60%}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
 .flynn .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);padding:.4rem .6rem}
 .flynn .shades td{border:2px solid var(--paper)}.flynn .thresholds td:nth-child(3){min-width:15rem}
-pre{padding:1rem;border:1px solid var(--line);white-space:pre-wrap;overflow-wrap:anywhere}
 svg{margin:1.1rem 0}.flynn svg .soft{fill:var(--soft)}svg .grid,svg .frame{stroke:var(--line);fill:none}
-svg .all,svg .whisker,svg .curve{stroke:var(--accent);fill:none;stroke-width:2}svg .all{stroke-dasharray:3 3}
-svg .halo{paint-order:stroke;stroke:var(--paper);stroke-width:5px}
+svg .whisker,svg .curve{stroke:var(--accent);fill:none;stroke-width:2}
 .flynn svg.square{width:100%;max-width:30rem}.flynn svg.square text{font-size:11px}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:1.6rem 2rem}
 figure{margin:0}figcaption{overflow-wrap:anywhere}
@@ -64,7 +62,6 @@ def whole_page(title: str, *parts: Markup) -> str:
 Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
-MOST_POINTS = 64  # of a curve
 _SIDE, _EDGE = 300, 8  # of a curve's square, and the room around it
 _CELL = 45  # percent of the accent in the strongest cell, on which text can still be read
 
@@ -77,79 +74,36 @@ def with_interval(interval: Interval | None) -> str:
     return f"{value} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
-def thinned(points: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the points, evenly spaced, with the first and the last."""
-    if len(points) <= most:
-        return list(points)
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
-
-
-def _share(value: float) -> float:
-    return min(max(value, 0.0), 1.0)
-
-
-def intervals(title: str, description: str, rows: Sequence[tuple[str, Interval]], line: float | None) -> Markup:
-    """Points up to 1 with their intervals, each below its label; a vertical line marks the figure of all.
-
-    The axis begins at 0, 0.5 or 0.75, whatever leaves room for all.
-    """
-    first = max(start for start in (0, 0.5, 0.75) if start <= max(min(low for _, (_, low, _) in rows), 0))
-
-    def at(value: float) -> str:
-        return f"{1 + 98 * _share((value - first) / (1 - first)):.2f}%"
-
-    height, drawn = 36 * len(rows) + 22, []
-    for tick in (first + (1 - first) * i / 4 for i in range(5)):
-        anchor = {first: "start", 1: "end"}.get(tick, "middle")
-        drawn += [
-            tag("line", x1=at(tick), x2=at(tick), y1=0, y2=height - 20, class_="grid"),
-            tag("text", f"{tick:g}", x=at(tick), y=height - 4, text_anchor=anchor, class_="soft"),
-        ]
-    if line is not None:
-        drawn.append(tag("line", x1=at(line), x2=at(line), y1=0, y2=height - 20, class_="all"))
-    for index, (label, (value, low, high)) in enumerate(rows):
-        y = 36 * index + 25
-        drawn += [
-            tag("text", shortened(label, 28), x=0, y=y - 11, class_="halo"),
-            tag("text", figure(value), x="100%", y=y - 11, text_anchor="end", class_="halo"),
-            tag("line", x1=at(low), x2=at(high), y1=y, y2=y, class_="whisker"),
-            tag("circle", cx=at(value), cy=y, r=4.5, class_="bar"),
-        ]
-    return svg(title, description, *drawn, width="100%", height=height)
+def _xy(x: float, y: float) -> tuple[float, float]:
+    x, y = (min(max(value, 0.0), 1.0) for value in (x, y))
+    return round(_EDGE + _SIDE * x, 1), round(_EDGE + _SIDE * (1 - y), 1)
 
 
 def _square(title: str, description: str, x: str, y: str, *drawn: Any) -> Markup:
     """A square from 0 to 1 both ways, with its diagonal and the names of its axes."""
-    side, end = _SIDE, _SIDE + _EDGE
+    end = _SIDE + _EDGE
     frame = [
-        tag("rect", x=_EDGE, y=_EDGE, width=side, height=side, class_="frame"),
+        tag("rect", x=_EDGE, y=_EDGE, width=_SIDE, height=_SIDE, class_="frame"),
         tag("line", x1=_EDGE, y1=end, x2=end, y2=_EDGE, class_="grid"),
-    ]
-    words = (
         tag("text", f"{x} →", x=end, y=end + 16, text_anchor="end", class_="soft"),
         tag("text", f"↑ {y}", x=_EDGE, y=-1, class_="soft"),
-    )
-    return svg(title, description, *frame, *drawn, *words, viewBox=f"-2 -14 {end + 6} {end + 34}", class_="square")
-
-
-def _xy(x: float, y: float) -> tuple[float, float]:
-    return round(_EDGE + _SIDE * _share(x), 1), round(_EDGE + _SIDE * (1 - _share(y)), 1)
+    ]
+    return svg(title, description, *frame, *drawn, viewBox=f"-2 -14 {end + 6} {end + 34}", class_="square")
 
 
 def curve(title: str, description: str, points: Sequence[Sequence[float]]) -> Markup:
     """A ROC curve."""
-    path = " ".join(f"{x},{y}" for x, y in (_xy(*point) for point in thinned(points, MOST_POINTS)))
+    path = " ".join(f"{x},{y}" for x, y in (_xy(*point) for point in points))
     return _square(title, description, "false alarms", "found", tag("polyline", points=path, class_="curve"))
 
 
 def reliability(title: str, description: str, bins: Sequence[dict[str, Any]]) -> Markup:
     """Observed shares over predicted probabilities, with intervals; the larger the point, the more samples."""
-    most, drawn = max((each["examples"] for each in bins), default=0) or 1, []
-    for each in thinned([each for each in bins if each["observed"] is not None], MOST_POINTS):
-        value, low, high = each["observed"]
-        x, y = _xy(each["predicted"], value)
+    most, drawn = max([*(each["examples"] for each in bins), 1]), []
+    for each in [each for each in bins if each["observed"] is not None]:
+        (x, y), (_, bottom), (_, top) = (_xy(each["predicted"], value) for value in each["observed"])
         drawn += [
-            tag("line", x1=x, x2=x, y1=_xy(0, low)[1], y2=_xy(0, high)[1], class_="whisker"),
+            tag("line", x1=x, x2=x, y1=bottom, y2=top, class_="whisker"),
             tag("circle", cx=x, cy=y, r=round(2 + 3 * (each["examples"] / most) ** 0.5, 1), class_="bar"),
         ]
     return _square(title, description, "predicted", "observed", *drawn)
@@ -165,10 +119,8 @@ def shades(caption: str, corner: str, head: Sequence[str], rows: Sequence[tuple[
     """A table of numbers of samples; the stronger the colour, the more samples, compared with the row's largest."""
     body = []
     for name, cells in rows:
-        most = max([*cells, 1])
-        shown = (
-            tag("td", figure(n), class_="n cell", style=f"--v:{_CELL * n / most:.0f}" if n else None) for n in cells
-        )
+        strengths = [f"--v:{_CELL * n / max([*cells, 1]):.0f}" if n else None for n in cells]
+        shown = (tag("td", figure(n), class_="n cell", style=v) for n, v in zip(cells, strengths, strict=True))
         body.append(tag("tr", tag("th", name, scope="row"), *shown))
     names = [tag("th", shortened(name, 24), scope="col", class_="n") for name in head]
     headed = tag("thead", tag("tr", tag("th", corner, scope="col"), names))

@@ -6,8 +6,6 @@ accuracy are in `accuracy_sections`.
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ from flwr_flynn._markup import NONE, Markup, figure, in_bytes, table, tag
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.pictures import shades
 from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.tables import table as tables
 
@@ -32,7 +31,6 @@ class Section(NamedTuple):
 
 
 MOST_ROWS, MOST_CLASSES, MOST_BARS = 100, 32, 24
-_PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
@@ -63,6 +61,11 @@ def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Marku
     return None if n <= most else tag("p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note")
 
 
+def bounded(caption: str, head: Sequence[str], rows: Sequence[Any], noun: str, class_: str | None = None) -> list[Any]:
+    """A table of the first rows, and a note about the others."""
+    return [table(caption, head, rows[:MOST_ROWS], class_), left_out(len(rows), noun)]
+
+
 # ---- parties
 
 
@@ -81,17 +84,12 @@ def participation(report: Report) -> Section:
     parts: list[Markup | None] = []
     if before:
         marked = [*((party["name"], "new") for party in parties), *((name, "already a member") for name in before)]
-        shown = table("Members of the federation", ("party", "in this run"), marked[:MOST_ROWS])
-        parts += [shown, left_out(len(marked), "members")]
+        parts += bounded("Members of the federation", ("party", "in this run"), marked, "members")
     if parties:
-        sent = [NONE if party["bytes"] is None else in_bytes(party["bytes"]) for party in parties]
-        listed = [
-            (party["name"], party["examples"], size, party["seconds"])
-            for party, size in zip(parties, sent, strict=True)
-        ]
+        listed = [(party["name"], party["examples"], in_bytes(party["bytes"]), party["seconds"]) for party in parties]
         columns = "party", "samples", "bytes sent", "seconds"
-        shown = table("Parties that took part", columns, listed[:MOST_ROWS])
-        parts.append(more("Parties that took part", shown, left_out(len(parties), "parties")))
+        title = "Parties that took part"
+        parts.append(more(title, *bounded(title, columns, listed, "parties")))
     return Section("Who took part", facts, parts)
 
 
@@ -103,12 +101,8 @@ def asked(report: Report) -> int:
 
 def absences(report: Report) -> list[tuple[str, str, str]]:
     """Party, step and reason of each step that a party was left out of."""
-    steps = [("counts", report["missing"])]
-    steps += [(name, (report[name] or {}).get("missing", {})) for name in ("schema", "columns", "selection")]
-    for name in ("refinement", "gram"):
-        steps += (report[name] or {}).get("missing", {}).items()
-    steps += [("evaluation", report["evaluation_missing"]), ("saving the model", report["unkept"])]
-    return [(name, step, reason) for step, reasons in steps for name, reason in reasons.items()]
+    steps = {"counts": report["missing"], **report["absent"]}
+    return [(name, step, reason) for step, reasons in steps.items() for name, reason in reasons.items()]
 
 
 def _change(update: dict[str, Any]) -> str:
@@ -145,15 +139,10 @@ def skew(report: Report) -> Section:
         return float(sum(min(n / sum(sizes[party]), m / sum(pooled)) for n, m in pairs))
 
     rows = [("all parties", pooled), *((name, sizes[name]) for name in sorted(sizes, key=likeness))]
-    rows = [(name, row[:MOST_CLASSES]) for name, row in rows]
-    first, rest, head = rows[:MOST_BARS], rows[MOST_BARS:MOST_ROWS], names[:MOST_CLASSES]
+    shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [
-        sentence(
-            "Samples of each class at each party, first the party whose mix is furthest from that of all. The stronger "
-            "the colour, the more samples, by row."
-        ),
-        shades("Training samples by party and class", "party", head, first),
-        more(f"{len(rest)} more parties", shades("More training samples", "party", head, rest)) if rest else None,
+        sentence("First the party whose mix is furthest from that of all. The stronger the colour, the more, by row."),
+        shades("Training samples by party and class", "party", names[:MOST_CLASSES], shown),
         left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),
     ]
@@ -170,9 +159,8 @@ def model(report: Report) -> Section:
         made = f"from histograms of the columns of {columns['examples']} samples"
         facts.append(("scaling", f"{report['scaling']}, {made}"))
     facts += [] if report["selection"] is None else _selected(report["selection"], report["members"])
-    if refinement := report["refinement"]:
-        text = f"{refinement['rounds']} noisy rounds under the guarantee of the counts, judged on no samples"
-        facts.append(("refinement", text))
+    if rounds := report["refinement"]:
+        facts.append(("refinement", f"{rounds} noisy rounds under the guarantee of the counts, judged on no samples"))
     if gram := report["gram"]:
         none = "none: too few parties replied, or the regression failed"
         text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"
@@ -221,42 +209,33 @@ def equality(report: Report) -> Section:
     return Section("Equality", facts)
 
 
-# ---- messages and privacy
+# ---- traffic and privacy
 
 
-def costs(report: Report) -> Section:
-    """Bytes and seconds."""
-    traffic, seconds = report["traffic"], (report.get("run") or {}).get("seconds")
-    total = {way: sum(bytes_of[way] for bytes_of in traffic.values()) for way in ("up", "down")}
-    steps = {f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in traffic.items()}
+def traffic(report: Report) -> Section:
+    """Bytes by phase, seconds, and the figures that left the parties; equal ones of a phase are one row."""
+    by_phase, seconds, rows = report["traffic"], (report.get("run") or {}).get("seconds"), list[tuple[Any, ...]]()
+    total = {way: sum(bytes_of[way] for bytes_of in by_phase.values()) for way in ("up", "down")}
+    steps = {f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in by_phase.items()}
     facts = [
         (name, f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down")
         for name, bytes_of in {"bytes per party": total, **steps}.items()
     ]
     facts += [] if seconds is None else [("seconds", f"{seconds:.1f}")]
-    return Section("Bytes and seconds", facts if traffic else [])
-
-
-def messages(report: Report) -> Section:
-    """Figures that left the parties; equal ones of a phase are one row."""
-    rows = []
     for phase, sent in report["messages"].items():
         fields: dict[tuple[str, str], list[list[float]]] = {}
         for field in sent["fields"]:
             shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, (field["shape"] or [])[:8]))
             fields.setdefault((field["name"], shape), []).append(field["bytes"] or [])
+        kind = KINDS.get(sent["kind"], sent["kind"])
         for (name, shape), sizes in (fields or {(NONE, NONE): [[]]}).items():
             in_all = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
             named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
-            rows.append(
-                (phase, KINDS.get(sent["kind"], sent["kind"]), named, shape or "varies", in_all, sent["parties"])
-            )
-    if not rows:
-        return Section("What left the sites", [])
+            rows.append((phase, kind, named, shape or "varies", in_all, sent["parties"]))
     said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
     columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "parties"
-    parts = sentence(said), table("Messages", columns, rows[:MOST_ROWS]), left_out(len(rows), "messages")
-    return Section("What left the sites", [], parts)
+    parts = [sentence(said), *bounded("Messages", columns, rows, "messages")] if rows else []
+    return Section("What left the sites", facts if by_phase else [], parts)
 
 
 def privacy(report: Report) -> Section:
@@ -274,15 +253,11 @@ def privacy(report: Report) -> Section:
         if report["evaluation"]:
             facts.append(("  not covered", "the confusion matrices behind the figures above"))
         return Section("Privacy", facts, [*map(sentence, said)])
-    if report["settings"].get("secure") is True:
-        first = (
-            "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, and "
-            "another one can break the masks."
-        )
-    else:
-        first = "There is no privacy guarantee: exact figures left the parties without noise, for the server to see."
     said = [
-        first,
+        "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, and another "
+        "one can break the masks."
+        if report["settings"].get("secure") is True
+        else "There is no privacy guarantee: exact figures left the parties without noise, for the server to see.",
         "Counts of few samples say much about them: who is alone in a class discloses the hash of the sample. A sum of "
         "hashes is not anonymous: whoever has the model can test whether a given sample fits it.",
     ]
@@ -304,20 +279,9 @@ def guarantee(report: Report) -> list[str]:
 
 
 def settings(report: Report) -> Section:
-    """Versions, and the command that runs it again, with the settings that differ from the defaults."""
-    defaults, own = {row.key: row.default for row in RunConfig.rows()}, report["settings"]
-    places = _PLACES[: 2 - (own.get("action", "train") != "train")]  # which others go on with their federation
-    given = {key: own[key] for key in own if key in defaults and key not in places and own[key] != defaults[key]}
-    config, simulation = " ".join(f"{key}={_typed(value)}" for key, value in given.items()), report.get("simulation")
-    nodes = f" --federation-config num-supernodes={simulation['parties']}" if simulation else ""
-    command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
+    """Versions, and the settings that differ from the defaults, but for places on the server's machine."""
+    defaults = {row.key: row.default for row in RunConfig.rows() if row.key not in ("output-dir", "federation")}
+    own = [(key, value) for key, value in report["settings"].items() if value != defaults.get(key, value)]
+    shown = table("Settings of the run", ("setting", "value"), [(key, in_json(value)) for key, value in own])
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    parts = sentence("The same run again, with the same data:"), tag("pre", command)
-    return Section("Settings", [("versions", versions)], parts)
-
-
-def _typed(value: Any) -> str:
-    """A value in TOML. Flower looks for the end of a text at the next quotation mark, so those inside are escaped."""
-    parts = value.split('"') if isinstance(value, str) else [value]
-    typed = [json.dumps(part, ensure_ascii=False) for part in parts]
-    return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"' if isinstance(value, str) else typed[0]
+    return Section("Settings", [("versions", versions)], [shown] if own else ())

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data.csv_file import CHUNK
 from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.own_file import full_text, opened, own_share
-from flwr_flynn.app.data.private_file import private_file
+from flwr_flynn.app.data.own_file import full_text, opened, own_share, private_file
+from flwr_flynn.app.data.source import MOST_ROWS
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.private_rows import meaning
@@ -58,7 +57,7 @@ def test_a_column_keeps_the_narrowest_type_that_holds_it_for_an_open_party_only(
 
 
 def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path: Path) -> None:
-    n, big = CHUNK + 3, 2**60 + 1
+    n, big = MOST_ROWS + 3, 2**60 + 1
     path = csv_file(tmp_path, "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)))
     X = load_dataset(str(path)).X
     assert X.dtype == np.int64

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.data import csv_file, own_file
+from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.csv_file import detected
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import columns_of, counted, encoded_share, opened, own_share
-from flwr_flynn.app.data.table_file import Dialect, Reading
+from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
@@ -215,7 +215,7 @@ def test_another_column_tells_that_the_month_is_first(tmp_path: Path) -> None:
 def test_the_first_rows_do_not_decide_about_the_kind(
     first: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 8)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 8)
     rows = [f"{first},{i},x\n" for i in range(200)]
     forth = opened(written(tmp_path, "a,b,label\n" + "".join([*rows, f"{last},0,x\n"])))
     back = opened(written(tmp_path, "a,b,label\n" + "".join([f"{last},0,x\n", *rows]), "back.csv"))
@@ -249,7 +249,7 @@ def test_values_are_the_same_however_many_rows_are_read_at_a_time(
         assert error.expected == "one header"
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_file, "CHUNK", 1)
+        patch.setattr(table_file, "MOST_ROWS", 1)
         parts = opened(path, Reading(dialect=given_dialect))
         others = [table for table, *_ in parts.tables()]
     assert [(each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in whole.reports] == [
@@ -294,7 +294,7 @@ SCHEMA_TEXT = "age,zip,day,label\n50,01,2024-01-05,x\n,1A,,y\n70,1,2024-03-05,x\
 def test_a_schema_keeps_texts_that_look_like_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, SCHEMA_TEXT.replace("1A", "02"))
     assert own_share(NodeConfig(data_path=str(path))).X.kinds == ("number", "number", "date")
-    table = own_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema=SCHEMA).X
+    table = own_file.opened_own(NodeConfig(data_path=str(path)), schema=SCHEMA).whole()[0]
     assert table.names == SCHEMA.names
     assert table.columns[0].tolist() == ["01", "02", "1"]
     assert SCHEMA.encode(table)[:, :2].tolist() == [[1, 0], [0, 0], [1, 0]]  # 1 is 01
@@ -312,48 +312,27 @@ def test_values_of_another_kind_than_the_schema_s_are_counted(
 ) -> None:
     path = written(tmp_path, SCHEMA_TEXT.replace(*bad).replace("\n70", "\n"))
     with raises(DataError, field="mine.csv", expected=expected, got=got):
-        own_share(NodeConfig(data_path=str(path)), schema=SCHEMA)
+        own_share(NodeConfig(data_path=str(path)), SCHEMA)
 
 
-def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
+def test_an_encoded_share_has_the_numbers_of_the_table_however_many_are_encoded_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_file, "CHUNK", 16)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     rng = np.random.default_rng(0)
     rows = [
         f"{rng.integers(100) or ''},{rng.choice(['01', '1A', ''])},2024-01-{i % 28 + 1:02},c{i % 3}\n"
         for i in range(300)
     ]
     node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))))
-    whole = own_share(node, schema=SCHEMA)
-    in_memory = encoded_share(node, SCHEMA)
-    monkeypatch.setattr(own_file, "LARGE", 0)
-    in_file = encoded_share(node, SCHEMA)
-    assert isinstance(in_file.X, np.memmap)
-    for found in (in_memory, in_file):
-        np.testing.assert_array_equal(found.X, SCHEMA.encode(whole.X))
-        np.testing.assert_array_equal(found.X_test, SCHEMA.encode(whole.X_test))
-        assert (found.y == whole.y).all()
-        assert (found.y_test == whole.y_test).all()
-    assert not list(tmp_path.glob("tmp*"))
-
-
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *_: Any) -> None:
-            pass
-
-        def write(self, _: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(own_file, "LARGE", 0)
-    monkeypatch.setattr(own_file.tempfile, "TemporaryFile", Full)
-    node = NodeConfig(data_path=str(written(tmp_path, SCHEMA_TEXT)), test_fraction=0.0)
-    with raises(DataError, field="mine.csv", got="No space left on device"):
-        encoded_share(node, SCHEMA)
+    X, y, _, test = own_file.opened_own(node, schema=SCHEMA).whole()
+    for most in (2**20, 16):
+        monkeypatch.setattr(own_file, "_VALUES", most)
+        found = encoded_share(node, SCHEMA)
+        np.testing.assert_array_equal(found.X, SCHEMA.encode(X[~test]))
+        np.testing.assert_array_equal(found.X_test, SCHEMA.encode(X[test]))
+        assert (found.y == y[~test]).all()
+        assert (found.y_test == y[test]).all()
 
 
 def test_the_summary_of_a_file_is_that_of_its_table(tmp_path: Path) -> None:
