@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_flynn._files import writing
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.data.own_file import full_text
+from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.page import log_table, page
 from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
@@ -31,7 +32,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE, _PLAN = "model.npz", "metrics.json", "report.html", "plan.json"
+_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = "model.npz", "metrics.json", "report.html", "figures.csv", "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -39,7 +40,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json` and `report.html` in its folder."""
+    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
     try:
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
@@ -123,6 +124,7 @@ def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[W
         print(text, flush=True)  # so that it is in the log
     print(log_table(made, files.folder), flush=True)
     _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
+    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, as_csv(made)))
     failed = [f"results: {error}" for error in unwritten]
     if unequal := [name for name in EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
@@ -139,7 +141,7 @@ def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[W
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz`, `metrics.json` and `report.html`
+    folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
     federation: Path
 
     @property
@@ -157,8 +159,8 @@ class RunFiles:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
-        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE)]:
-            expected = f"a file other than the run's {_MODEL}, {_METRICS} and {_PAGE}"
+        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)]:
+            expected = f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} and {_FIGURES}"
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
 

@@ -61,7 +61,7 @@ def run_files(paths: list[str], node: dict[str, Any], out: str = "", settings: S
         files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
         grid, context = FilesGrid([site.raw for site in sites]), Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
-    for name in ("plan.json",) if config.dry_run else ("report.html", "model.npz", "metrics.json"):
+    for name in ("plan.json",) if config.dry_run else ("report.html", "figures.csv", "model.npz", "metrics.json"):
         print(files.folder / name)
     return 0
 

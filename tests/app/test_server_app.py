@@ -425,7 +425,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
     for action in ("join", "withdraw", "evaluate"):
         with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             run(nodes={1}, action=action, federation=str(kept))
-    for name in ("model.npz", "metrics.json", "report.html"):
+    for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
         with raises(ConfigError, field="run-config federation", got=name):
             run(nodes={1}, federation=str(run.out / name))
     with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
@@ -565,7 +565,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monke
     assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
 
 
-ALL = {"federation.npz", "model.npz", "metrics.json", "report.html"}
+ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -584,7 +584,7 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", full)
-    unwritten = "federation.npz, model.npz, metrics.json, report.html, " * is_full
+    unwritten = "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
     with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
@@ -629,7 +629,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert report["examples"] == 40
     assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in ALL - full - {"metrics.json", "report.html"}:
+    for name in ALL - full - {"metrics.json", "report.html", "figures.csv"}:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 

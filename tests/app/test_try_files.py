@@ -112,10 +112,15 @@ def test_three_files_are_a_deployment_of_three_parties(folder: Path, capsys: pyt
     assert report["classes"] == ["no", "yes"]
     assert [column["name"] for column in report["schema"]["columns"]] == ["age", "pressure", "sex", "ward"]
     assert 0 < report["evaluation"]["examples"] == 210 - report["examples"]
-    assert sorted(path.name for path in (folder / "made").iterdir()) == ["metrics.json", "model.npz", "report.html"]
+    assert sorted(path.name for path in (folder / "made").iterdir()) == [
+        "figures.csv",
+        "metrics.json",
+        "model.npz",
+        "report.html",
+    ]
     printed = capsys.readouterr().out.splitlines()
-    names = ("report.html", "model.npz", "metrics.json")
-    assert printed[-3:] == [str(folder / "made" / name) for name in names]
+    names = ("report.html", "figures.csv", "model.npz", "metrics.json")
+    assert printed[-4:] == [str(folder / "made" / name) for name in names]
     assert logging.getLogger("flwr").level == level
 
     again = tried("chur.csv", "basel.csv", "bern.csv", *QUICK)

@@ -41,6 +41,7 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         ".federation.npz.lock",
         "federation.npz",
+        "figures.csv",
         "metrics.json",
         "model.npz",
         "report.html",

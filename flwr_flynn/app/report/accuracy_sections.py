@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flwr_flynn._markup import NONE, Markup, bars, count, figure
+from flwr_flynn._text import cell
 from flwr_flynn.app.report.pictures import Interval, curve, gallery, reliability, shades, with_interval
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
@@ -154,7 +157,7 @@ def curves(report: Report) -> Section:
         pictures.append((of["label"], error, drawn))
     said = (
         "Left: the share that is found over that of false alarms, at all thresholds. Right: the share that is of the "
-        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: metrics.json."
+        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: figures.csv."
     )
     noted = left_out(len(classes), "classes", MOST_CLASSES)
     return Section("ROC and calibration", [], [sentence(said), gallery(pictures), noted])
@@ -181,3 +184,30 @@ def subgroups(report: Report) -> Section:
     column, head = groups["column"], ["level", "samples", *(NAMES[key] for key in keys)]
     said = sentence(f"Test samples by the level of the column {column}, the lowest accuracy first.")
     return Section("Subgroups", [], [said, *_figures(f"Accuracy by level of {column}", "levels", head, rows)])
+
+
+def as_csv(report: Report) -> str:
+    """The figures of these sections, with the ends of their intervals."""
+    stream, evaluation, names = io.StringIO(), dict(report["evaluation"] or {}), report["classes"]
+    matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
+    evaluation["confusion"] = {name: dict(zip(names, row, strict=False)) for name, row in matrix}
+    rows = ((cell(" / ".join(path)), *values) for path, values in _leaves(evaluation))
+    csv.writer(stream, lineterminator="\n").writerows([("figure", "value", "low", "high"), *rows])
+    return stream.getvalue()
+
+
+_NAMES = ("name", "label", "level", "threshold", "predicted")
+"""Keys of what a row is about."""
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
+    """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
+    is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+    if isinstance(value, int | float) and not (path and path[-1] in _NAMES):
+        yield path, [value]
+    elif is_point and value:
+        yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
+    elif isinstance(value, dict | list):
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            names = [each[key] for key in _NAMES if key in each] if isinstance(value, list) else [name]
+            yield from _leaves(each, (*path, *map(str, names[:1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import re
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn._markup import NONE, figure, tag
+from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.page import SECTIONS, page
 from tests.app.report.example import metrics
 from tests.app.test_metrics_json import REPORT
@@ -127,6 +129,30 @@ def pooled_mix(made: dict[str, Any]) -> Any:
     """Frequencies of the classes among the samples of all parties."""
     sizes = np.sum([*made["class_sizes"].values()], axis=0)
     return sizes / sizes.sum()
+
+
+def test_the_figures_of_the_page_are_a_csv_file_without_formulas() -> None:
+    made = metrics(3, 2)
+    made["evaluation"]["parties"][0]["name"] = "=1+1"
+    text = as_csv(made)
+    head, *lines = csv.reader(text.splitlines())
+    assert head == ["figure", "value", "low", "high"]
+    found = {name: list(map(float, values)) for name, *values in lines}
+    figures = made["evaluation"]["figures"]
+    assert found["figures / overall / auroc"] == figures["overall"]["auroc"]
+    assert (
+        found["figures / classes / malignant / thresholds / 0.5 / ppv"] == figures["classes"][1]["thresholds"][1]["ppv"]
+    )
+    assert found["confusion / benign / malignant"] == made["evaluation"]["confusion"][0][1:]
+    x, y = figures["classes"][0]["roc"][1]
+    assert found[f"figures / classes / benign / roc / {x:g}"] == [y]
+    assert not any(line.startswith(("=", "+", "-", "@")) for line in text.splitlines())
+    for number, of in enumerate(figures["classes"]):
+        of["label"] = number  # which is no figure
+    assert not any(line.split(",")[0].endswith("/ label") for line in as_csv(made).splitlines())
+    made["evaluation"]["figures"]["overall"]["auroc"] = None  # hidden figures are in neither
+    assert "figures / overall / auroc" not in as_csv(made)
+    assert as_csv(REPORT).splitlines() == ["figure,value,low,high"]
 
 
 def test_the_report_of_a_join_is_about_the_federation() -> None:
