@@ -66,7 +66,7 @@ def _try(options: argparse.Namespace) -> int:
     from flwr_flynn.app import try_files  # it takes Flower
 
     node = cli_verbs.node_settings(options)
-    return try_files.run_files(options.files, node, options.out, options.set)
+    return try_files.run_files(options.files, node, options.by, options.out, options.set)
 
 
 # ---- the command line
@@ -79,6 +79,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "schema": {"help": "a schema in TOML"},
     "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
     "--min-examples": {"type": int, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
+    "--by": {"metavar": "COLUMN", "help": "split one CSV file: a party for each value of a column"},
     "--set": {"action": "append", "metavar": "KEY=VALUE", "help": "a run setting, or PARTY:KEY=VALUE of one party"},
     "--out": {"help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"},
     "--threshold": {"type": _share, "metavar": "P", "help": "of two classes, take the rarer one from P on"},
@@ -108,8 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     file, data = ("file", "--gap-text"), ("model", "file", "--gap-text")
     verb(cli_verbs.draft, "schema", "draft a schema from one's own file", *file, "--label", "--min-examples")
     verb(cli_verbs.check, "check", "what a schema refuses of a file", "file", "schema", "--label", "--gap-text")
-    given = "files", "--label", "--out", "--set", "--gap-text"
-    verb(_try, "try", "run a federation of files in this process", *given)
+    given = "--label", "--by", "--out", "--set", "--gap-text"
+    verb(_try, "try", "run a federation of files in this process", "files", *given)
     verb(cli_verbs.show, "show", "what a model file holds, as JSON", "model")
     verb(cli_verbs.predict, "predict", "classify the rows, as CSV", *data, "--abstain", "--threshold", "--keep")
     verb(cli_verbs.score, "score", "figures of a model on a file with labels", *data, "--label", "--threshold", "--out")

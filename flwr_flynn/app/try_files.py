@@ -6,8 +6,10 @@ setting that mends it. The parties then answer the messages of the server one af
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -24,8 +26,9 @@ from flwr.serverapp import Grid
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
-from flwr_flynn.app.data.source import ending, objects
+from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
@@ -36,26 +39,28 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.texts import as_name
 
+_MOST_PARTS = 1000
 _MANY_LEVELS = 20
 _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
 
-def run_files(paths: list[str], node: dict[str, Any], out: str = "", settings: Sequence[str] = ()) -> int:
-    """Run a federation in which each file is a party, and print its table and the paths of its results.
+def run_files(paths: list[str], node: dict[str, Any], by: str = "", out: str = "", settings: Sequence[str] = ()) -> int:
+    """Run a federation of files, with node settings of all parties, as `run` does.
 
-    `node` are settings of all parties; `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node
-    setting of one party. The exit status is 1 if too few of the files can be counted.
+    With `by` one file is split into parties by the values of this column, which is no feature then. `settings` are
+    ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE`` for a node setting of one party.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.WARNING)
-        named = _named([*map(Path, paths)])
-        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in named]
+        parts, found = _split(paths, by, node, Path(folder)) if by else ([*map(Path, paths)], {})
+        node = found | node  # each part is read as the whole file was
+        sites = [Site(path, {"data-path": str(path), "party-id": name, **node}) for name, path in _named(parts)]
         given = _settings(settings, {site.raw["party-id"]: site.raw for site in sites})
         given |= {"min-available": len(sites), "nodes-at-a-time": len(sites), "output-dir": out or "flwr-flynn-try"}
-        config = _inspected(sites, RunConfig.parse(given).resolved())
+        config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
         if config is None:
             return 1
         files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
@@ -123,6 +128,36 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         yield names[-1], path
 
 
+def _split(paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """Write the rows of one file in a part for each value of a column, without it; paths and what was detected."""
+    path = existing(Path(paths[0]))
+    if len(paths) > 1 or ending(path) != ".csv":
+        raise ConfigError("--by", "one CSV file", f"{len(paths)} files, the first a {ending(path)} file")
+    # The values of the column are read as labels are.
+    file = opened_csv(path, Reading(by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()))
+    n_without, file.n_unlabelled = file.n_unlabelled, 0
+    file.check()
+    (at,), dialect = file.indices([by], f"a column {by!r}"), file.reading.dialect
+    rows_of: dict[str, list[Sequence[str]]] = {}
+    for row in file.source.cells(range(len(file.columns))):
+        rows_of.setdefault(row[at].strip(), []).append(row)
+    rows_of = {value: rows for value, rows in rows_of.items() if not unlabelled(objects([value]))[0]}
+    if not 1 <= len(rows_of) <= _MOST_PARTS:
+        raise ConfigError("--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of))
+    if n_without:
+        print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
+    parts = list[Path]()
+    for value, rows in sorted(rows_of.items()):
+        name = re.sub(r"[^\w .+-]", "_", value)[:60]
+        parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
+        parts[-1].parent.mkdir()
+        with parts[-1].open("w", encoding=codec(dialect.encoding), newline="") as stream:
+            head = file.columns, *rows
+            csv.writer(stream, delimiter=dialect.separator).writerows([*row[:at], *row[at + 1 :]] for row in head)
+    mark = next(name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator)
+    return parts, {"separator": mark, "decimal": dialect.decimal, "encoding": dialect.encoding}
+
+
 # ---- faults before anything is counted
 
 
@@ -187,7 +222,7 @@ def _quoted(names: Iterable[str]) -> str:
     return listed([repr(name[:60]) for name in names])
 
 
-def _inspected(sites: list[Site], config: RunConfig) -> RunConfig | None:
+def _inspected(sites: list[Site], config: RunConfig, is_split: bool) -> RunConfig | None:
     """Print all faults, and return the settings with the classes of all files; None if too few can be counted."""
     for site in sites:
         with site.noting():
@@ -205,7 +240,7 @@ def _inspected(sites: list[Site], config: RunConfig) -> RunConfig | None:
             where = "the classes" if known else "those of the other files"
             text = f"{len(odd)} of {len(site.labels)} label values are not among {where}: {_quoted(odd)}"
             # Classes that one site alone has are usual; a site that shares none has probably another code for them.
-            if known or len(odd) == len(site.labels):
+            if known or (len(odd) == len(site.labels) and not is_split):
                 site.note(text, f":label-map={','.join(f'{value[:60]}=...' for value in odd[:20])}")
             else:
                 print(f"{site.name}: note: {text}")

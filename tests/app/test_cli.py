@@ -393,6 +393,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["show", "own.csv"],
         ["predict", "own.csv", "own.csv"],
         ["score", "own.csv", "own.csv"],
+        ["try", "own.csv", "--by", "gone"],
         ["try", "own.csv", "--set", "gone=1"],
         ["schema", "own.csv", "--min-examples", "0"],
     ],

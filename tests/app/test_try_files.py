@@ -166,6 +166,29 @@ def test_a_dry_run_asks_nobody(folder: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads((folder / "flwr-flynn-try" / "plan.json").read_text())["parties"] == 2
 
 
+# -------- one file that is split
+
+
+def test_a_column_splits_a_file_into_parties(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = hospital("own.csv", 120, 4, separator=";", A="Bâle", B="B/2", C="")
+    report = tried("own.csv", "--by", "ward", *QUICK)
+    assert [party["name"] for party in report["parties"]] == ["B_2", "Bâle"]
+    assert report["examples"] + report["evaluation"]["examples"] == sum(row["ward"] != "C" for row in rows)
+    assert [column["name"] for column in report["schema"]["columns"]] == ["age", "pressure", "sex"]
+    assert " 40 rows" in capsys.readouterr().out
+
+
+def test_what_cannot_be_split_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(try_files, "_MOST_PARTS", 2)
+    np.savez(folder / "own.npz", X=np.zeros((2, 2)), y=np.zeros(2))
+    node = {"label": "outcome"}
+    for paths, by in ((["own.npz"], "a"), (["basel.csv", "bern.csv"], "ward"), (["basel.csv"], "ward")):
+        with raises(try_files.ConfigError, field="--by"):
+            try_files.run_files(paths, node, by)
+    with raises(try_files.DataError, field="basel.csv", expected="a column 'gone'"):
+        try_files.run_files(["basel.csv"], node, "gone")
+
+
 # -------- faults
 
 
@@ -277,3 +300,15 @@ def test_options_of_csv_files_are_node_settings_of_all_parties(folder: Path) -> 
     report = tried("a.csv", "b.csv", *QUICK, *options)
     column = next(column for column in report["schema"]["columns"] if column["name"] == "sex")
     assert (column["levels"], column.get("gaps", True)) == (["m"], True)
+
+
+def test_the_parts_of_a_file_are_read_as_the_whole_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One part has groups of three digits alone, of which its own rows would not tell the decimal mark."""
+    rows = [f"{site};{value},{i % 10}5;{'no' if i % 2 else 'yes'}" for i, (site, value) in enumerate([("a", 1)] * 40)]
+    rows += [f"b;{i + 1},250;{'no' if i % 2 else 'yes'}" for i in range(40)]
+    (folder / "whole.csv").write_text("site;dose;label\n" + "\n".join(rows) + "\n")
+    parts, found = try_files._split([str(folder / "whole.csv")], "site", {}, folder)
+    assert found == {"separator": ";", "decimal": ",", "encoding": "utf-8"}
+    assert [part.stem for part in parts] == ["a", "b"]
+    assert try_files.run_files([str(folder / "whole.csv")], {"test-fraction": 0.0}, "site") == 0
+    assert "REFUSED" not in capsys.readouterr().out
