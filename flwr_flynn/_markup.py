@@ -1,4 +1,4 @@
-"""HTML and SVG as text: elements, tables and pictures, escaped.
+"""HTML and SVG as text: elements, tables and bars, escaped.
 
 The markup is well-formed XML, too. It has no script and loads nothing. Pages are made of it.
 """
@@ -99,7 +99,7 @@ def count(n: int, one: str, many: str = "") -> str:
     return f"{figure(n)} {one if n == 1 else many or one + 's'}"
 
 
-# ---- tables
+# ---- tables and bars
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], class_: str | None = None) -> Markup:
@@ -133,3 +133,17 @@ def _cells(row: Sequence[Any], sides: Sequence[str | None]) -> list[Markup]:
 def svg(title: str, description: str, *children: Any, **attributes: Any) -> Markup:
     """A picture with a name and a description for those who do not see it."""
     return tag("svg", tag("title", title), tag("desc", description), *children, role="img", **attributes)
+
+
+def bars(title: str, description: str, rows: Sequence[tuple[str, str, float]]) -> Markup:
+    """Bars as wide as the page, each below its label and its value; the third entry is its length, from 0 to 1."""
+    drawn = []
+    for index, (label, value, share) in enumerate(rows):
+        top, width = 34 * index, f"{100 * min(max(share, 0.0), 1.0):.2f}%"
+        drawn += [
+            tag("text", shortened(label, 32), x=0, y=top + 13),
+            tag("text", value, x="100%", y=top + 13, text_anchor="end"),
+            tag("rect", x=0, y=top + 19, width="100%", height=6, rx=3, class_="rest"),
+            tag("rect", x=0, y=top + 19, width=width, height=6, rx=3, class_="bar"),
+        ]
+    return svg(title, description, *drawn, width="100%", height=34 * len(rows))

@@ -6,6 +6,8 @@ accuracy are in `accuracy_sections`.
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +15,6 @@ from flwr_flynn._markup import NONE, Markup, figure, in_bytes, table, tag
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.pictures import shades
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.tables import table as tables
 
@@ -31,6 +32,7 @@ class Section(NamedTuple):
 
 
 MOST_ROWS, MOST_CLASSES, MOST_BARS = 100, 32, 24
+_PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
@@ -279,9 +281,20 @@ def guarantee(report: Report) -> list[str]:
 
 
 def settings(report: Report) -> Section:
-    """Versions, and the settings that differ from the defaults, but for places on the server's machine."""
-    defaults = {row.key: row.default for row in RunConfig.rows() if row.key not in ("output-dir", "federation")}
-    own = [(key, value) for key, value in report["settings"].items() if value != defaults.get(key, value)]
-    shown = table("Settings of the run", ("setting", "value"), [(key, in_json(value)) for key, value in own])
+    """Versions, and the command that runs it again, with the settings that differ from the defaults."""
+    defaults, own = {row.key: row.default for row in RunConfig.rows()}, report["settings"]
+    places = _PLACES[: 2 - (own.get("action", "train") != "train")]  # which others go on with their federation
+    given = {key: own[key] for key in own if key in defaults and key not in places and own[key] != defaults[key]}
+    config, simulation = " ".join(f"{key}={_typed(value)}" for key, value in given.items()), report.get("simulation")
+    nodes = f" --federation-config num-supernodes={simulation['parties']}" if simulation else ""
+    command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    return Section("Settings", [("versions", versions)], [shown] if own else ())
+    parts = sentence("The same run again, with the same data:"), tag("pre", command)
+    return Section("Settings", [("versions", versions)], parts)
+
+
+def _typed(value: Any) -> str:
+    """A value in TOML. Flower looks for the end of a text at the next quotation mark, so those inside are escaped."""
+    parts = value.split('"') if isinstance(value, str) else [value]
+    typed = [json.dumps(part, ensure_ascii=False) for part in parts]
+    return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"' if isinstance(value, str) else typed[0]

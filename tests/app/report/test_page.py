@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import csv
-import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from flwr.common.config import parse_config_args
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,12 +94,15 @@ def test_the_page_has_the_figures_of_metrics_json() -> None:
     assert [[*row[2:3], *row[4:5]] for row in messages] == [["6 times counts", "54.0 kB / 60.0 kB / 72.0 kB"]]
 
 
-def test_the_page_has_the_settings_of_the_run_that_differ_from_the_defaults() -> None:
+def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
     made = metrics()
-    settings = {"alpha": 0.3, "seed": 7, "classes": 'a b,"c"', "center": "\u00fc", "decay": "0.5"}
-    made["settings"] = {"dataset": "digits", "output-dir": "out", "federation": "kept.npz", **settings}
-    shown = rows(tree(page(made)))["Settings of the run"][1:]
-    assert {key: json.loads(value) for key, value in shown} == settings
+    settings = {"alpha": 0.3, "seed": 7, "classes": 'a b,"c",d\'e\\f $x', "center": "\u00fc\tx", "decay": "0.5"}
+    made["settings"] = {"dataset": "digits", "output-dir": "out", **settings}
+    pre = tree(page(made)).find(".//pre")
+    assert pre is not None
+    *start, config = shlex.split(pre.text or "")
+    assert start == ["flwr", "run", ".", "--federation-config", "num-supernodes=11", "--run-config"]
+    assert parse_config_args([config]) == settings
 
 
 def test_a_binary_outcome_is_shown_once_for_the_rarer_class() -> None:
@@ -163,7 +167,10 @@ def test_the_report_of_a_join_is_about_the_federation() -> None:
     shown = rows(root)["Members of the federation"][1:]
     assert [shown[0], {row[1] for row in shown[1:]}] == [["Clinic 3", "new"], {"already a member"}]
     assert not [row for row in rows(root)["Who took part"] if "Clinic 1" in row[0]]
-    assert ["action", '"join"'] in rows(root)["Settings of the run"]
+    pre = root.find(".//pre")
+    assert pre is not None
+    config = parse_config_args([shlex.split(pre.text or "")[-1]])
+    assert (config["action"], config["federation"]) == ("join", "kept.npz")
 
 
 def test_without_noise_the_page_says_so_and_with_it_the_guarantee() -> None:
