@@ -24,6 +24,7 @@ from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
 from flwr_flynn.app.data.table_file import Dialect, Reading, TableFile, unlabelled
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -170,11 +171,13 @@ _MOST_BYTES = 2**30
 
 
 def show(options: Namespace) -> int:
-    """Print what a model file holds, as JSON."""
+    """Print what a model file holds, as JSON; of a federation's file its members as well."""
     with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
         facts = facts_of(model)
     if isinstance(extra, dict) and "versions" in extra:
         facts["versions"] = extra["versions"]
+    if isinstance(extra, dict) and "members" in extra:
+        facts["parties"] = summary(Federation.load(options.model))
     with open(options.model, "rb") as stream:
         facts["file sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
     print(json.dumps(facts, indent=1))

@@ -7,13 +7,12 @@ can join later and leave again, and a run can go on after any phase (`purpose="r
 A party is known by its node id, the public key of its SuperNode, or the SHA-256 of its proof of membership. Without
 SuperNode authentication the first two change with every start of a node.
 
-``python -m flwr_flynn.federation show federation.npz`` prints a file's roster.
+``flwr-flynn show federation.npz`` prints a file's roster.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import _files
 from flwr_flynn._validation import boolean, integer, is_sha256
-from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
+from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.model import Model, counted_prior, counts_sha256
+from flwr_flynn.model.model import Model, counted_prior
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict
 
@@ -237,24 +236,3 @@ def summary(federation: Federation) -> list[Mapping[str, Any]]:
         }
         for member in federation.members
     ]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run `python -m flwr_flynn.federation` with these arguments, and return its exit status."""
-    if len(arguments) != 2 or arguments[0] != "show":
-        print("usage: python -m flwr_flynn.federation show PATH", file=sys.stderr)
-        return 2
-    try:
-        federation = Federation.load(arguments[1])
-    except (FlyNNError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    rows = summary(federation)
-    sha256 = counts_sha256(federation.shared.members)  # as in the report of the run
-    print(f"{arguments[1]}: {len(rows)} parties, SHA-256 of the counts {sha256}")
-    if federation.run_spec.mechanism is not None:
-        print(federation.run_spec.mechanism.guarantee())
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]} if rows else {}
-    for row in [{name: name for name in widths}, *rows] if rows else []:
-        print("  ".join(f"{row[name]!s:<{width}}" for name, width in widths.items()).rstrip())
-    return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
@@ -50,34 +50,6 @@ def conflicts(
 
 _OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
 """Options that stand for settings of other names."""
-
-
-class RunOptionsDict(TypedDict, total=False):
-    """`RunOptions` as keywords of a strategy."""
-
-    spec: HashSpec | Sequence[HashSpec] | HashPlan
-    classes: Sequence[Label]
-    min_parties: int
-    max_examples_per_party: int | None
-    decay: float | str
-    rule: str
-    feature_names: Sequence[str] | Schema | None
-    learn_schema: bool
-    ignore: Sequence[str]
-    keep: Sequence[str]
-    mechanism: Mechanism | None
-    federation: Federation | None
-    purpose: str
-    identify: Identify
-    secure_bound: int | None
-    fraction_evaluate: float | None
-    distribute: bool
-    group_column: str
-    accept_failures: bool
-    gram: int | None
-    class_weight: str | None
-    phases: Sequence[Any] | None
-    on_phase: Callable[[Any], object] | None
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
-"""The model, and the federation file, that the results of a run's phases make; and the run as HTML."""
+"""The model, and the federation file, that the results of a run's phases make."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from flwr_flynn._markup import bars, count, figure, in_bytes, shortened, table, tag
 from flwr_flynn.federated.federation_file import BEHIND_MODEL, Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import RunState
@@ -17,7 +15,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.model import Model, ModelMember, counted_prior
-from flwr_flynn.model.model_html import model_html
 from flwr_flynn.model.noisy_rounds import Descent, Weights
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
@@ -123,31 +120,3 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
     most = 1 if is_selected else options.max_members
     model = model_of_members(run, chosen, refined, gram)
     return Federation(run, model, members, phase, most, is_selected, options.is_thorough)
-
-
-_MOST = 24  # parties
-
-
-def run_html(model: Model, evaluation: dict[str, Any] | None, traffic: Mapping[str, Any]) -> str:
-    """A block for notebooks of a model, the figures of its evaluation, and the traffic of each phase."""
-    parts = []
-    if evaluation is not None:
-        parties = evaluation["parties"]
-        rows = [(shortened(each["name"]), each["accuracy"], each["examples"]) for each in parties[:_MOST]]
-        more = f"; the worst {_MOST} of {len(parties)}" if len(parties) > _MOST else ""
-        title, columns = f"Accuracy by party{more}", ("party", "accuracy", "test samples")
-        over = f"Accuracy {figure(evaluation['accuracy'])} over {count(len(parties), 'party', 'parties')}."
-        picture = bars(
-            title, "A bar for each party, from 0 to 1", [(name, figure(value), value) for name, value, _ in rows]
-        )
-        numbers = tag("details", tag("summary", title), table(title, columns, rows))
-        parts += [tag("p", over), picture, numbers]
-        overall = (evaluation.get("figures") or {}).get("overall", {})
-        found = [
-            (name.replace("_", " "), *interval) for name, interval in overall.items() if isinstance(interval, list)
-        ]
-        if found:
-            parts.append(table("Figures with intervals of 95 %", ("figure", "value", "from", "to"), found))
-    sizes = [(name, in_bytes(each.per_party["up"]), in_bytes(each.per_party["down"])) for name, each in traffic.items()]
-    parts.append(table("Bytes of an average party", ("phase", "sent", "received"), sizes))
-    return model_html(model, *parts, title="FlyNN run")

@@ -82,8 +82,6 @@ class Phase:
     is_counting : bool, default=False
         True for the counting, which goes on in the next round until enough parties are counted.
     audience : {"all", "new", "counted", "present"}, default="all"
-    eligible : callable, optional
-        state -> cids of the only parties that the phase asks; for audience "counted".
     derives_specs : bool, default=False
         True where the specs of the run follow from the phase: before it nothing of a run can be kept.
     resumes_at : tuple of str, default=()
@@ -101,7 +99,6 @@ class Phase:
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL
-    eligible: Callable[[RunState], Collection[str]] | None = None
     derives_specs: bool = False
     resumes_at: tuple[str, ...] = ()
     content: str = ""

@@ -21,7 +21,7 @@ from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, member_indices, model_of, run_html
+from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
@@ -132,7 +132,6 @@ class Run:
         `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
         package.
         """
-        self._leave_out(channel, present)
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present))):
             return None
@@ -252,21 +251,10 @@ class Run:
                 cids = [cid for cid in cids if not self.counted.find(cid)]
             return self._enough_for_secure(phase, cids)
         if phase.audience == COUNTED:
-            if phase.eligible is not None:
-                eligible = phase.eligible(self.state)
-                present = [cid for cid in present if cid in eligible]
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
         return present
-
-    def _leave_out(self, channel: str, present: Sequence[str]) -> None:
-        """Go on without a phase whose eligible parties have all left, though others are there."""
-        phase = self.phase(channel)
-        if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
-            return
-        request = self._request(phase)
-        self._fold(phase, Batch(request.start), Context(self.options, self.counted, request=request))
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         """Put the total of a phase into the state, and who gave no answer."""
@@ -338,10 +326,6 @@ class Run:
         """A reason that parties of a secure sum do not give, as it would tell their size."""
         bound, mechanism = self.state.run_spec.bound, self.state.run_spec.mechanism
         return "" if bound is None or mechanism else f" (with at most {bound} samples each, by max-examples)"
-
-    def _repr_html_(self) -> str | None:
-        figures = getattr(self.state.results.get("evaluation"), "figures", None)
-        return run_html(self.model.model_, figures, self.traffic) if self.is_specified and self.is_enough else None
 
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.client import Client
@@ -37,7 +37,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
@@ -95,7 +95,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_metrics_aggr_fn: AggregationFn | None = None,
         action: str = _DEFAULT,
         nodes_at_a_time: int = 1000,
-        **options: Unpack[RunOptionsDict],
+        **options: Any,
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Collection, Sequence
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
 from flwr.common.logger import log
@@ -30,7 +30,7 @@ from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
@@ -230,7 +230,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         on_evaluate_config_fn: ConfigFn | None = None,
         fit_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
-        **options: Unpack[RunOptionsDict],
+        **options: Any,
     ) -> None:
         super().__init__(RunOptions(**options), min_available_clients, wait_timeout)
         self.evaluate_fn = evaluate_fn
