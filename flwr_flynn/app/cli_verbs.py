@@ -28,7 +28,7 @@ from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.model import Model
+from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
@@ -212,6 +212,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "refined": model.refined is not None,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
+        "counts sha256": counts_sha256(model.members),
     }
 
 

@@ -7,12 +7,9 @@ Of a secure sum SecAgg+ gives the server one copy of the mean for each party: al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
-
-import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn._text import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
@@ -47,26 +44,31 @@ class Batch(Generic[S]):
         return Batch(start, refused=refused, **kept)
 
 
-Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply], Batch[Any] | None], Batch[Any]]
-"""Make a batch of (request, sum so far, roster of the phase, roster of the counts, replies), or add them to a batch."""
-
-
-def collect_each(
+def collect(
     request: Request[S],
     total: S,
     roster: Roster,
     counted: Roster,
     replies: Sequence[Reply],
     batch: Batch[S] | None = None,
-    keep: Callable[[S, int], Any] | None = None,
 ) -> Batch[S]:
-    """Check replies one by one, and add up those that pass; keep what `keep` makes of each statistic, the
-    number of those before it being its second argument.
+    """Make a batch of replies, or add them to one.
+
+    `total` is the sum before them; `roster` is that of the phase, and `counted` that of the counts.
+    """
+    if request.bound is not None:
+        return _collect_sum(request, total, roster, replies, batch)
+    return _collect_each(request, Batch(total) if batch is None else batch, roster, counted, replies)
+
+
+def _collect_each(
+    request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]
+) -> Batch[S]:
+    """Check replies one by one, and add up those that pass.
 
     No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
     sum, as a node that restarted under a new id has.
     """
-    batch = Batch(total) if batch is None else batch
     for reply in replies:
         sender = Sender.of(reply)
         cid, name, proof = sender
@@ -80,17 +82,29 @@ def collect_each(
             batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
         try:
-            statistic = _read(request, reply, member)
+            if reply.fault:
+                raise PayloadError(reply.fault)
+            statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
             if statistic is None:
                 continue
-            digests = request.digests(statistic)
+            sizes, digests = request.sizes(statistic), request.digests(statistic)
             _check_new(batch, roster, reply, name, digests, member)
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, sender, set(batch.taken_out.values()))
-            contents = request.contents(statistic)
-            facts = request.sizes(statistic), digests, request.change(statistic)
-            found = _member(reply, sender, roster.identify(cid), *facts)
+            answered = Member(
+                name,
+                cid,
+                roster.identify(cid),
+                None if sizes is None else tuple(sizes.tolist()),
+                digests,
+                bytes=reply.n_bytes,
+                seconds=_seconds(reply),
+                proof=proof,
+                change=request.change(statistic),
+            )
+            arrivals = Arrivals.of(request.contents, reply.tensors)
+            result = request.party_result(statistic, len(batch.parts))
             batch.total = request.add(batch.total, statistic)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
             reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
@@ -103,17 +117,11 @@ def collect_each(
         if index is not None:
             batch.taken_out[cid] = index
         batch.refused.pop(cid, None)
-        batch.passed[cid], batch.members[cid] = reply, found
-        batch.arrivals += Arrivals.of(contents, reply.tensors)
-        if keep is not None:
-            batch.parts[cid] = keep(statistic, len(batch.parts))
+        batch.passed[cid], batch.members[cid] = reply, answered
+        batch.arrivals += arrivals
+        if result is not None:
+            batch.parts[cid] = result
     return batch
-
-
-def _read(request: Request[S], reply: Reply, member: Member | None) -> S | None:
-    if reply.fault:
-        raise PayloadError(reply.fault)
-    return request.read(codec.read_tensors(reply.tensors), reply, member)
 
 
 def _check_new(
@@ -128,38 +136,16 @@ def _check_new(
         raise PayloadError(f"the same member as node {first}, which replied")
 
 
-def _member(
-    reply: Reply,
-    sender: Sender,
-    key: str,
-    sizes: npt.NDArray[np.int64] | None,
-    digests: tuple[str, ...],
-    change: dict[str, Any] | None,
-) -> Member:
-    """The sender of a reply as the run keeps it."""
+def _seconds(reply: Reply) -> float | None:
+    """Time that an answer took, by the party's own clock."""
     seconds = reply.metrics.get(SECONDS)
-    return Member(
-        sender.name,
-        sender.cid,
-        key,
-        None if sizes is None else tuple(sizes.tolist()),
-        digests,
-        proof=sender.proof,
-        bytes=reply.n_bytes,
-        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
-        change=change,
-    )
+    return seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None
 
 
-def collect_secure(
-    request: Request[Any],
-    total: Any,
-    roster: Roster,
-    counted: Roster,
-    replies: Sequence[Reply],
-    batch: Batch[Any] | None = None,
-) -> Batch[Any]:
-    """Make the sum out of copies of its mean: all senders are in it, or none is. See `collect.Collect`."""
+def _collect_sum(
+    request: Request[S], total: S, roster: Roster, replies: Sequence[Reply], batch: Batch[S] | None
+) -> Batch[S]:
+    """Make the sum out of copies of its mean: all senders are in it, or none is."""
     if batch is not None:
         if replies:
             raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
@@ -177,7 +163,7 @@ def collect_secure(
         _, name, proof = Sender.of(reply)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
-        batch.arrivals += Arrivals.of(request.contents(None), reply.tensors)
+        batch.arrivals += Arrivals.of(request.contents, reply.tensors)
         batch.members[cid] = Member(name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes)
     return batch
 

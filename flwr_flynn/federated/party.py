@@ -126,7 +126,7 @@ def _disclosure(
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
     told = request if answer.arrays else None  # others tell nothing
-    contents = [] if told is None or answer.statistic is None else told.contents(answer.statistic)
+    contents = [] if told is None or answer.statistic is None else told.contents
     arrays, digest = [], hashlib.sha256()
     for i, array in enumerate(answer.arrays):
         (tensor,) = codec.write_tensors([array])

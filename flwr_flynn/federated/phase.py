@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flwr_flynn.federated.collect import Batch, Collect, collect_each
+from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Roster
@@ -78,7 +78,6 @@ class Phase:
         (state, context) -> Request.
     fold : callable
         (state, batch, context) -> state with the phase's result.
-    collect : callable, default=collect_each
     is_counting : bool, default=False
         True for the counting, which goes on in the next round until enough parties are counted.
     audience : {"all", "new", "counted", "present"}, default="all"
@@ -96,7 +95,6 @@ class Phase:
     channel: str
     request: Callable[[RunState, Context], Request[Any]]
     fold: Callable[[RunState, Batch[Any], Context], RunState]
-    collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL
     derives_specs: bool = False

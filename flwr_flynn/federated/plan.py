@@ -23,24 +23,17 @@ the whole plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import columns, counts, evaluation, gram, noisy_refinement, selection, table_schema
-from flwr_flynn.federated.protocol import TRAIN
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     every = [*options.phases] if options.phases is not None else _every(options)
     plan = [phase for phase in every if options.phases is not None or phase.applies(options)]
-    if options.run_spec.is_secure and options.purpose == "train":
-        clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]
-        if clear:
-            raise ConfigError("phases", "phases of secure sums alone on the train channel", ", ".join(clear))
     if options.purpose == "evaluate":
         plan = [phase for phase in plan if phase is evaluation.EVALUATION]
     if options.purpose == "resume" and options.federation is not None:
@@ -50,7 +43,7 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 def _every(options: RunOptions) -> list[Phase]:
     """All phases that a run of this kind can have, in order; their `applies` tells which of them this one has."""
-    phases = [
+    return [
         table_schema.SCHEMA,
         *columns.phases_for(options),
         counts.phase_for(options),
@@ -60,9 +53,6 @@ def _every(options: RunOptions) -> list[Phase]:
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,
     ]
-    if not options.run_spec.is_secure:
-        return phases
-    return [replace(each, collect=collect_secure) if each.channel == TRAIN else each for each in phases]
 
 
 def _rest(every: Sequence[Phase], plan: Sequence[Phase], stopped: str) -> list[Phase]:

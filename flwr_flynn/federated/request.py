@@ -178,8 +178,9 @@ class Request(ABC, Generic[S]):
         vector = to_vector(self.layout, self.parts(statistic), self.bound)
         return Answer([vector], NOISY_EXAMPLES, statistic=statistic)
 
-    def contents(self, statistic: S) -> list[Content]:
-        """Content of each array of an answer with this statistic."""
+    @property
+    def contents(self) -> list[Content]:
+        """Content of each array of an answer."""
         if self.bound is not None:
             return [Content(tuple(dict.fromkeys(field.name for field in self.layout)), (self.n_entries,))]
         return contents(self.layout)
@@ -215,6 +216,10 @@ class Request(ABC, Generic[S]):
 
     def change(self, statistic: S) -> dict[str, Any] | None:
         """Samples and SHA-256 of counts that an answer in clear replaces or takes out: "before", and "now" or None."""
+        return None
+
+    def party_result(self, statistic: S, n_before: int) -> Any:
+        """The part of a statistic that is kept of its party, after those of so many others; None for nothing."""
         return None
 
     def match(self, statistic: S, sender: Sender, taken: set[int]) -> int | None:

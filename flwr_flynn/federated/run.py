@@ -17,7 +17,7 @@ from flwr_flynn import __version__
 from flwr_flynn._text import clean
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, first_of_each
+from flwr_flynn.federated.collect import Batch, collect, first_of_each
 from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -140,6 +140,8 @@ class Run:
         if request.channel != phase.channel:
             expected = f"{request.channel} for phase {phase.name}, as its request has it"
             raise ConfigError("channel", expected, phase.channel)
+        if request.bound is None and self.state.run_spec.is_secure and phase.channel == TRAIN:
+            raise ConfigError("phases", "phases of secure sums alone on the train channel", phase.name)
         config = merged({} if user_config is None else user_config(), ours)
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
@@ -167,7 +169,7 @@ class Run:
         first = first_of_each(replies)
         before = set() if self._batch is None else {cid for cid in first if cid in self._batch.passed}
         start = self._start(phase, ask.request) if self._batch is None else self._batch.total
-        batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
+        batch = self._batch = collect(ask.request, start, roster, self.counted, replies, self._batch)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
             self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
             if drops_arrays:

@@ -192,3 +192,10 @@ def test_phases_need_names_of_their_own_and_one_that_counts() -> None:
     for phases in ((counting, counting), tuple(rest), ()):
         with raises(ConfigError, field="phases"):
             RunOptions(**{**options_for(GRID), "phases": phases})
+
+
+def test_a_phase_in_clear_is_not_asked_in_a_secure_run() -> None:
+    options = {**options_for(GRID), "secure_bound": 64, "min_parties": 3}
+    run = Run(RunOptions(**options, phases=(HISTOGRAM, *phases_of(RunOptions(**options)))))
+    with raises(ConfigError, field="phases", got="histogram"):
+        run.ask(TRAIN, ["0", "1", "2"])

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,11 @@ import numpy as np
 from flwr_flynn._text import clean
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
+from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.evaluation_result import (
     Evaluation,
+    Result,
     by_group,
     evaluated,
     of_party,
@@ -252,6 +252,9 @@ class EvaluationRequest(RunRequest[Tables]):
             if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
                 raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
+    def party_result(self, statistic: Tables, n_before: int) -> Result:
+        return of_party(statistic, n_before)
+
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
         # What nobody asked for is not looked at.
         return None if not self.tries or reply.announced == 0 else super().read(arrays, reply, member)
@@ -331,7 +334,6 @@ EVALUATION = Phase(
     EVALUATE,
     _request,
     _fold,
-    partial(collect_each, keep=of_party),
     audience=PRESENT,
     content=_CONTENT,
     applies=lambda options: options.is_evaluated or options.distribute,
@@ -341,7 +343,6 @@ SECURE_EVALUATION = Phase(
     TRAIN,
     _secure_request,
     _fold_summed,
-    collect_secure,
     audience=COUNTED,
     content=_CONTENT,
     applies=lambda options: options.sums_results,
