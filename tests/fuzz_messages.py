@@ -23,13 +23,24 @@ from flwr_flynn.federated.compression import pack_numbers, sealed, unpack_number
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, MEMBER, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    MEMBER,
+    NOISY_EXAMPLES,
+    PARTY,
+    PHASE,
+    REFUSED,
+    STATISTIC,
+    TRAIN,
+    Config,
+    Reply,
+    key,
+)
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run

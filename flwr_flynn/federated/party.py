@@ -29,9 +29,7 @@ from flwr_flynn._text import clean
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes
-from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
-from flwr_flynn.federated.permissions import SampleAccess, log
-from flwr_flynn.federated.permissions import Samples as Samples
+from flwr_flynn.federated.disclosure import PartyOptions as PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
@@ -48,6 +46,8 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.run_spec import announced_names
+from flwr_flynn.federated.sample_access import SampleAccess, log
+from flwr_flynn.federated.samples import Samples as Samples
 
 
 class Party(SampleAccess):
@@ -71,9 +71,8 @@ class Party(SampleAccess):
                     self._samples = None  # loaded, or encoded, by other names
                 self._names = names
                 request = kind.from_config(config, arrays, self)
-                if request.discloses == SECURE and request.bound is None:
-                    raise PayloadError("bound", f"the bound of a secure sum, for phase {request.phase}", "nothing")
-                self._admit(request.phase, request.discloses, request.is_withdrawal)
+                request.admit(self.options)
+                self._admitted = request.discloses
                 answer = request.compute(self)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})

@@ -73,7 +73,6 @@ class RowReader(ABC):
 
     names: Sequence[str] | None  # of the features; None for an array, whose columns are found by position
     width: int  # number of the features
-    n_rows: int = 0  # for the log of this machine; 0: not known
 
     @abstractmethod
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -87,7 +86,7 @@ class GivenRows(RowReader):
         self._pairs = [(samples.X, samples.y), (samples.X_test, samples.y_test)]
         check_form(*self._pairs[0])
         X = samples.X
-        self.n_rows, self.width = X.shape
+        self.width = X.shape[1]
         self.names = names_of(X) if is_frame(X) else X.names if isinstance(X, Table) and X.is_named else None
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -354,14 +353,10 @@ def _meaning(label: Any) -> float | str | None:
             return text
         number = _printed(text)
         return text if number is None else _number_or_none(number)
-    if isinstance(label, np.timedelta64 | np.datetime64):
-        return _number_or_none(_number(label))
     if label is None or isinstance(label, date | time | timedelta) or type(label).__name__ in _MISSING:
         return None
-    if isinstance(label, complex):
-        return _number_or_none(label.real) if label.imag == 0 else None
-    if isinstance(label, bool | int | float | np.generic):
-        return _number_or_none(float(label))
+    if isinstance(label, bool | int | float | complex | np.generic):
+        return _number_or_none(_number(label))
     return _meaning(str(label))
 
 

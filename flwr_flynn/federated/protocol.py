@@ -53,6 +53,10 @@ EXACT, NOISY, SECURE, RESULTS, NOTHING = "exact", "noisy", "secure", "results", 
 samples, or nothing. A party admits or refuses by them, see `federated.party`."""
 
 
+NOISY_EXAMPLES = 1
+"""`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
+
+
 class Config:
     """Fields of a request as they arrived; each read checks type and size, or raises a `PayloadError`."""
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.disclosure import Content
+from flwr_flynn.federated.disclosure import Content, PartyOptions
 from flwr_flynn.federated.layout import (
     Field,
     Sizes,
@@ -30,10 +30,10 @@ from flwr_flynn.federated.layout import (
     to_arrays,
     to_vector,
 )
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.protocol import (
     EXACT,
     NOISY,
+    NOISY_EXAMPLES,
     NOTHING,
     PHASE,
     RESULTS,
@@ -48,6 +48,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.roster import Member, Sender
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 
 ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with its masks."""
@@ -131,6 +132,12 @@ class Request(ABC, Generic[S]):
     def discloses(self) -> str:
         """Kind of disclosure: `EXACT`, `NOISY`, `SECURE`, `RESULTS` or `NOTHING`."""
         return EXACT if self.bound is None else SECURE
+
+    def admit(self, options: PartyOptions) -> None:
+        """Raise unless a party with these options gives an answer, which is asked once, before any sample."""
+        if self.discloses == SECURE and self.bound is None:
+            raise PayloadError("bound", f"the bound of a secure sum, for phase {self.phase}", "nothing")
+        options.admit(self.discloses, self.phase, self.is_withdrawal)
 
     @property
     def layout(self) -> list[Field]:
@@ -263,21 +270,12 @@ class RunRequest(Request[S]):
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
 
-    @property
-    def discloses(self) -> str:
-        return self.disclosure(self.run)
 
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        """Kind of disclosure by the answer to such a request of a run."""
-        return SECURE if run.is_secure else EXACT
-
-    @classmethod
-    def admitted(cls, config: Config, party: SampleAccess, discloses: str | None = None) -> RunSpec:
-        """The run that a server announced, if the party answers such a request, has the memory and draws its rows."""
-        run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, discloses or cls.disclosure(run), cls.is_withdrawal)
-        return run
+def announced_run(config: Config, party: SampleAccess) -> RunSpec:
+    """The run that a server announced, if the party has the memory for it and draws its rows."""
+    run = RunSpec.from_config(config)
+    party.check_run(run, config)
+    return run
 
 
 def counted_member(member: Member | None, field: str) -> Member:

@@ -26,7 +26,6 @@ from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
 
 __all__ = ["FlyNNClient", "phases"]  # importing the phases makes their requests known
@@ -95,7 +94,7 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         checked = PartyOptions(**options)
         self.name = checked.name
-        self.party = Party(load or Samples(X, y, X_test, y_test), checked, secagg.require_mask, progress)
+        self.party = Party(load or Samples(X, y, X_test, y_test), checked, secagg.require_mask)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""

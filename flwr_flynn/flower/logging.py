@@ -6,8 +6,7 @@ The only facts about the data in a line are numbers of samples and accuracies; w
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from logging import INFO, WARNING
 from typing import Any
 
@@ -159,23 +158,3 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
             f"{shown} of {len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
         )
     return answers
-
-
-def progress(total: int) -> Callable[[int], None]:
-    """Function that takes the number of newly hashed samples and logs the progress to `total` every ten seconds.
-
-    A `total` of 0 is not known.
-
-    Numbers of samples stay on this machine: those of a private party are secret.
-    """
-    done, start = 0, time.monotonic()
-    last = start
-
-    def hashed(n_samples: int) -> None:
-        nonlocal done, last
-        done, now = done + n_samples, time.monotonic()
-        if now - last >= 10:
-            last = now
-            log(INFO, "FlyNN: %d of %s samples hashed, %.0f s", done, total or "so many", now - start)
-
-    return hashed

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.flower.logging import plan_lines, progress, result_lines
+from flwr_flynn.flower.logging import plan_lines, result_lines
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, GRID, exchange
 
@@ -80,16 +79,6 @@ def test_a_round_that_is_set_aside_is_told() -> None:
 def test_columns_that_are_left_as_they_are_are_told() -> None:
     warning = "columns: COLUMNS NOT SCALED: no party sent the histograms of any sample"
     assert warning in step(exchange(AUTO, floor=1000), TRAIN)
-
-
-def test_a_short_hashing_is_not_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
-    monkeypatch.setattr("flwr_flynn.flower.logging.time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    hashed = progress(4000)
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        for _ in range(4):
-            hashed(1000)
-    assert [each.args for each in caplog.records] == [(2000, 4000, 12.0), (4000, 4000, 30.0)]
 
 
 def test_levels_tell_what_needs_a_look() -> None:

@@ -24,12 +24,12 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_bound, announced_names, names_to_json
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs

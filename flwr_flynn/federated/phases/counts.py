@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,12 +19,12 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
-from flwr_flynn.federated.request import RunRequest, register
+from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 
@@ -50,15 +49,15 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
-        return cls(cls.admitted(config, party))
+        return cls(announced_run(config, party))
 
     @property
     def start(self) -> CountsOfSpecs:
         return no_counts(self.run) if self.totals is None else self.totals
 
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        return super().disclosure(run) if run.mechanism is None or run.is_secure else NOISY
+    @property
+    def discloses(self) -> str:
+        return super().discloses if self.run.mechanism is None or self.run.is_secure else NOISY
 
     @property
     def most_examples(self) -> int:
@@ -96,9 +95,9 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     def counted(self, party: SampleAccess, before: bool = False) -> CountsOfSpecs:
         """Counts of the party's samples, or of those `before` their change."""
         X, codes = party.inputs(self.run, before)
-        progress = party.progress(len(codes) * len(self.run.specs))
-        count = partial(ClassCounts.from_data, n_jobs=party.options.n_jobs, progress=progress)
-        return CountsOfSpecs(tuple(count(hasher, X, codes, self.run.n_classes) for hasher in self.run.hashers))
+        n_classes, n_jobs = self.run.n_classes, party.options.n_jobs
+        hashers = self.run.hashers
+        return CountsOfSpecs(tuple(ClassCounts.from_data(each, X, codes, n_classes, n_jobs=n_jobs) for each in hashers))
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.most_examples

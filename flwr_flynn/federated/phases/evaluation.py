@@ -37,7 +37,6 @@ from flwr_flynn.federated.evaluation_result import (
 )
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, PRESENT, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -54,9 +53,10 @@ from flwr_flynn.federated.protocol import (
     key,
     refusing,
 )
-from flwr_flynn.federated.request import Request, RunRequest, register
+from flwr_flynn.federated.request import Request, RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion, scored
 from flwr_flynn.model.model import Model
@@ -124,14 +124,9 @@ class EvaluationRequest(RunRequest[Tables]):
         return codec.encode(*(each.counts for each in model.members)) + packed
 
     @classmethod
-    def disclosed(cls, tries: bool) -> str:
-        """Kind of disclosure by an answer."""
-        return RESULTS if tries else NOTHING
-
-    @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
         tries = config.boolean("tries")
-        run = cls.admitted(config, party, cls.disclosed(tries))
+        run = announced_run(config, party)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         group = config.text("group", 200) if "group" in config else ""
         refined = gram = None
@@ -159,7 +154,7 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @property
     def discloses(self) -> str:
-        return self.disclosed(self.tries)
+        return RESULTS if self.tries else NOTHING
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -268,8 +263,8 @@ class SecureEvaluationRequest(EvaluationRequest):
     phase = "secure evaluation"
     channel = TRAIN
 
-    @classmethod
-    def disclosed(cls, tries: bool) -> str:
+    @property
+    def discloses(self) -> str:
         return SECURE
 
     @property

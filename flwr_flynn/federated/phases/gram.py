@@ -21,12 +21,13 @@ import numpy as np
 
 from flwr_flynn.errors import DataError, PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.disclosure import PartyOptions
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
@@ -79,21 +80,22 @@ class GramRequest(RunRequest[GramMatrix]):
             raise PayloadError(key("weights"), expected, "others")
         n_rows = _n_rows(run)
         party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
-        party.check_run(run, config, cls.phase, cls.disclosure(run))
-        if run.bound is None and not party.options.gram:
-            of = f"the Gram matrix of classes of at least {party.options.min_examples} samples in each fold"
+        party.check_run(run, config)
+        return cls(run, tuple(weights))
+
+    def admit(self, options: PartyOptions) -> None:
+        super().admit(options)
+        if self.bound is None and not options.gram:
+            of = f"the Gram matrix of classes of at least {options.min_examples} samples in each fold"
             expected = f"true (FlyNNClient: gram=True) to let {of} leave in clear"
             raise PrivacyError("node-config gram", expected, False)
-        return cls(run, tuple(weights))
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         X, codes = party.inputs(self.run)
         n_counted, least = len(codes), party.options.min_examples
         if self.bound is None and least > 1:
             X, codes = self._without_few(X, codes, least)
-        progress = party.progress(len(codes))
-        sums = GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs, progress)
-        return sums, n_counted
+        return GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs), n_counted
 
     def _without_few(self, X: Any, codes: Array, least: int) -> tuple[Any, Array]:
         """Samples and class codes without the classes of which a fold has some samples, but fewer than `least`."""

@@ -24,12 +24,12 @@ from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_s
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, counted_member, register
+from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Answer, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, announced_run, counted_member, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.noisy_rounds import CENTRE, LARGEST_WEIGHT, Descent, NoisyGradient
 from flwr_flynn.privacy import GaussianRounds
@@ -52,9 +52,9 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
 
     phase = "noisy refinement"
 
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        return super().disclosure(run) if run.is_secure else NOISY
+    @property
+    def discloses(self) -> str:
+        return super().discloses if self.run.is_secure else NOISY
 
     def to_config(self) -> dict[str, Scalar]:
         return {**super().to_config(), key("round"): self.number}
@@ -64,7 +64,7 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> NoisyRefinementRequest:
-        run = cls.admitted(config, party)
+        run = announced_run(config, party)
         rounds_of(run)
         codec.check_room_for_weights(run, party)
         number, m = config.integer("round", 1, rounds_of(run).n_rounds), run.spec.hash_dim

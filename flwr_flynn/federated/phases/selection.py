@@ -22,10 +22,10 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import members_of
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
-from flwr_flynn.federated.request import RunRequest, register
+from flwr_flynn.federated.request import RunRequest, announced_run, register
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.metrics import mean_recall
@@ -72,20 +72,19 @@ class SelectionRequest(RunRequest[Tables]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SelectionRequest:
-        run = cls.admitted(config, party)
+        run = announced_run(config, party)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         X, codes = party.inputs(self.run)
-        progress = party.progress(len(codes) * len(self.run.specs))
         subsample = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
         n_examples = len(codes)
         if not subsample.all():
             X, codes = X[subsample], codes[subsample]
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
         for hasher, counts, scorings in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
-            batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
+            batches = hashed_batches(hasher, X, codes, party.options.n_jobs)
             tables += leave_one_out_tables(counts, batches, scorings, class_weight=self.run.class_weight)
         return Tables(tuple(tables)), n_examples
 

@@ -15,11 +15,11 @@ import numpy as np
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member, missing_text, require_samples
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
 from flwr_flynn.tables.schema import LEARNED_LEVELS

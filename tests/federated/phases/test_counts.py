@@ -11,10 +11,9 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.private_rows import inputs_of
-from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import NOISY_EXAMPLES, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash

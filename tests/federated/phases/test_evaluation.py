@@ -202,7 +202,7 @@ def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept(X_test: An
 def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     party = party_of(X, LABELS, convert(X), LABELS)
     whole = replied(REQUEST, party)
-    monkeypatch.setattr("flwr_flynn.federated.permissions._SCORES", 256 * 7)
+    monkeypatch.setattr("flwr_flynn.federated.sample_access._SCORES", 256 * 7)
     assert replied(REQUEST, party) == whole
 
 

@@ -333,7 +333,7 @@ def test_parties_without_a_ledger_or_of_another_policy_refuse(tmp_path):
 def test_a_broken_machine_ends_the_round_in_the_same_words_and_the_round_is_used_up(tmp_path, monkeypatch):
     member = counted(party(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_flynn.federated.permissions.fitting", lambda *_, **__: 1 / 0)
+        patch.setattr("flwr_flynn.federated.sample_access.fitting", lambda *_, **__: 1 / 0)
         assert refusal(asked(), member, {}) == "phase noisy refinement failed at this party"
     assert "was answered before" in refusal(asked(), member, {})
 
