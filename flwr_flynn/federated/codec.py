@@ -162,12 +162,11 @@ def members_text(members: Sequence[ModelMember]) -> str:
 
 def announced_members(config: Config, run: RunSpec, counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
     """Members with the scorings and weights that a server announced, of the specs of a run and these counts."""
-    n_members, lists = len(run.specs), config.json("scorings", 200 * len(run.specs))
-    expected = f"{n_members} lists of rule, decay, temperature and weight"
-    if not isinstance(lists, list) or len(lists) != n_members:
-        raise PayloadError(key("scorings"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
-    if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
-        raise PayloadError(key("scorings"), expected, "other lists")
+    lists = config.json("scorings", 200 * len(run.specs))
+    if not isinstance(lists, list) or not all(isinstance(values, list) and len(values) == 4 for values in lists):
+        raise PayloadError(key("scorings"), "lists of rule, decay, temperature and weight", type(lists).__name__)
+    if len(lists) != len(run.specs) or any(values[2] is None for values in lists):
+        raise PayloadError(key("scorings"), f"{len(run.specs)}, each with a temperature", len(lists))
     with refusing(key("scorings")):
         scorings = [ScoringRule(*values[:3]) for values in lists]
         return tuple(map(ModelMember, run.specs, counts, scorings, [values[3] for values in lists]))
@@ -187,11 +186,7 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
 
 def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess) -> GramScoring:
     """Scores from the Gram matrix in a message that may come from anybody, with their weights as the one array."""
-    bias, expected = config.json("gram", 30 * run.n_classes + 200), f"{run.n_classes} biases up to {LARGEST_BIAS}"
-    if not isinstance(bias, list) or len(bias) != run.n_classes:
-        raise PayloadError(key("gram"), expected, len(bias) if isinstance(bias, list) else type(bias).__name__)
-    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
-        raise PayloadError(key("gram"), expected, "others")
+    bias = config.integers("gram", run.n_classes, -LARGEST_BIAS, LARGEST_BIAS)
     with refusing(key("gram")):
         specs = checked_gram_specs(announced_specs(config, "gram_specs", MOST_SPECS, run.specs))
         n_rows = sum(spec.hash_dim for spec in specs)

@@ -71,57 +71,60 @@ def _collect_each(
     """
     for reply in replies:
         sender = Sender.of(reply)
-        cid, name, proof = sender
+        cid, name, _ = sender
         if cid in roster or cid in batch.passed:
             batch.repeated.append(cid)
             continue
         if name:
             batch.names[cid] = name
-        member = counted.member(cid, name or None, proof)
         if REFUSED in reply.metrics:
             batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
         try:
-            if reply.fault:
-                raise PayloadError(reply.fault)
-            statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
-            if statistic is None:
-                continue
-            sizes, digests = request.sizes(statistic), request.digests(statistic)
-            _check_new(batch, roster, reply, name, digests, member)
-            if request.load(batch.total) + request.load(statistic) > request.capacity:
-                raise PayloadError("the sum has no room for it")
-            index = request.match(statistic, sender, set(batch.taken_out.values()))
-            answered = Member(
-                name,
-                cid,
-                roster.identify(cid),
-                None if sizes is None else tuple(sizes.tolist()),
-                digests,
-                bytes=reply.n_bytes,
-                seconds=_seconds(reply),
-                proof=proof,
-                change=request.change(statistic),
-            )
-            arrivals = Arrivals.of(request.contents, reply.tensors)
-            result = request.party_result(statistic, len(batch.parts))
-            batch.total = request.add(batch.total, statistic)
+            _add(request, batch, roster, counted, reply, sender)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
             reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
             batch.refused[cid] = f"refused: {reason}"
-            continue
-        if name and digests:
-            batch.known[name, digests] = cid
-        if member is not None and cid not in counted:
-            batch.answered[member.node, member.name] = cid
-        if index is not None:
-            batch.taken_out[cid] = index
-        batch.refused.pop(cid, None)
-        batch.passed[cid], batch.members[cid] = reply, answered
-        batch.arrivals += arrivals
-        if result is not None:
-            batch.parts[cid] = result
     return batch
+
+
+def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, reply: Reply, sender: Sender) -> None:
+    """Add a reply to a batch, unless it has no samples; an error refuses it, and leaves the batch as it is."""
+    cid, name, proof = sender
+    member = counted.member(cid, name or None, proof)
+    if reply.fault:
+        raise PayloadError(reply.fault)
+    statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+    if statistic is None:
+        return
+    digests = request.digests(statistic)
+    _check_new(batch, roster, reply, name, digests, member)
+    if request.load(batch.total) + request.load(statistic) > request.capacity:
+        raise PayloadError("the sum has no room for it")
+    index = request.match(statistic, sender, set(batch.taken_out.values()))
+    sizes, change = request.sizes(statistic), request.change(statistic)
+    seconds = reply.metrics.get(SECONDS)
+    party = Member(
+        *(name, cid, roster.identify(cid), None if sizes is None else tuple(sizes.tolist()), digests),
+        bytes=reply.n_bytes,
+        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
+        proof=proof,
+        change=change,
+    )
+    arrivals = Arrivals.of(request.contents, reply.tensors)
+    result = request.party_result(statistic, len(batch.parts))
+    batch.total = request.add(batch.total, statistic)
+    if name and digests:
+        batch.known[name, digests] = cid
+    if member is not None and cid not in counted:
+        batch.answered[member.node, member.name] = cid
+    if index is not None:
+        batch.taken_out[cid] = index
+    batch.refused.pop(cid, None)
+    batch.passed[cid], batch.members[cid] = reply, party
+    batch.arrivals += arrivals
+    if result is not None:
+        batch.parts[cid] = result
 
 
 def _check_new(
@@ -134,12 +137,6 @@ def _check_new(
         raise PayloadError(f"the same name and counts as node {twin}, which is counted")
     if member is not None and (first := batch.answered.get((member.node, member.name))) is not None:
         raise PayloadError(f"the same member as node {first}, which replied")
-
-
-def _seconds(reply: Reply) -> float | None:
-    """Time that an answer took, by the party's own clock."""
-    seconds = reply.metrics.get(SECONDS)
-    return seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None
 
 
 def _collect_sum(

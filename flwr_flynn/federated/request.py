@@ -118,7 +118,9 @@ class Request(ABC, Generic[S]):
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         """Samples that an answer in clear is about, checked: by default all that are counted of the sender."""
-        sizes = counted_sizes(member, self.phase)
+        if member is None or member.sizes is None:
+            raise PayloadError(self.phase, "a party whose counts are in the sum", "one that is not counted")
+        sizes = np.array(member.sizes, np.int64)
         if reply.announced != (n_counted := sum(sizes.tolist())):
             raise PayloadError(self.phase, f"{n_counted} examples as counted", reply.announced)
         return Sizes(sizes, n_counted)
@@ -276,20 +278,6 @@ def announced_run(config: Config, party: SampleAccess) -> RunSpec:
     run = RunSpec.from_config(config)
     party.check_run(run, config)
     return run
-
-
-def counted_member(member: Member | None, field: str) -> Member:
-    """The sender; a `PayloadError` of this field if its counts are not in the sum."""
-    if member is None:
-        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
-    return member
-
-
-def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
-    """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
-    if member is None or member.sizes is None:
-        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
-    return np.array(member.sizes, np.int64)
 
 
 R = TypeVar("R", bound=type[Request[Any]])

@@ -73,11 +73,7 @@ class GramRequest(RunRequest[GramMatrix]):
             checked_gram_specs(run.specs)
         except DataError as error:
             raise PayloadError(key("specs"), error.expected, error.got) from None
-        weights = config.json("weights", 30 * run.n_classes + 100)
-        is_list = isinstance(weights, list) and len(weights) == run.n_classes
-        if not is_list or not all(type(each) is int and 1 <= each <= LARGEST_CLASS_WEIGHT for each in weights):
-            expected = f"{run.n_classes} integers from 1 to {LARGEST_CLASS_WEIGHT}"
-            raise PayloadError(key("weights"), expected, "others")
+        weights = config.integers("weights", run.n_classes, 1, LARGEST_CLASS_WEIGHT)
         n_rows = _n_rows(run)
         party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
         party.check_run(run, config)

@@ -26,7 +26,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import Refined
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Answer, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, announced_run, counted_member, register
+from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
@@ -97,7 +97,8 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
         return NoisyGradient(tuple(parts))
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        counted_member(member, self.phase)
+        if member is None:
+            raise PayloadError(self.phase, "a party whose counts are in the sum", "one that is not counted")
         if reply.announced != NOISY_EXAMPLES:
             raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy gradients", reply.announced)
         return Sizes(0, 0)

@@ -170,11 +170,11 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
     name, lists = key("candidates"), config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     if not isinstance(lists, list) or not all(isinstance(entries, list) for entries in lists):
         raise PayloadError(name, "a list for each spec", type(lists).__name__)
-    if not all(isinstance(pair, list) and len(pair) == 2 for entries in lists for pair in entries):
-        raise PayloadError(name, "pairs of rule and decay", "others")
     if len(lists) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in lists):
         expected = f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs"
         raise PayloadError(name, expected, [len(entries) for entries in lists])
+    if not all(isinstance(pair, list) and len(pair) == 2 for entries in lists for pair in entries):
+        raise PayloadError(name, "pairs of rule and decay", "others")
     with refusing(name):
         return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
 
