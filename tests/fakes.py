@@ -33,7 +33,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import to_arrays
-from flwr_flynn.federated.outcome import model_of_members
+from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, VERSION, Reply, key

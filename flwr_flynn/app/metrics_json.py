@@ -21,7 +21,7 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined, model_of_members
+from flwr_flynn.federated.phase import Refined, model_of_members
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash

@@ -107,8 +107,6 @@ class RunOptions:
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     group_column : str, default=""
         Category among the columns of the run's schema, by whose levels the evaluation reports as well.
-    accept_failures : bool, default=True
-        Go on without parties that fail or refuse; else the answers of the phase are set aside.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by one more
         exchange, of about 1.5 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
@@ -141,7 +139,6 @@ class RunOptions:
     fraction_evaluate: float | None = None
     distribute: bool = False
     group_column: str = ""
-    accept_failures: bool = True
     gram: int | None = None
     class_weight: str | None = None
     phases: Sequence[Any] | None = None
@@ -178,7 +175,7 @@ class RunOptions:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
         if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
             raise ConfigError("fraction_evaluate", "1 or 0, all parties or none", self.fraction_evaluate)
-        for name in ("distribute", "accept_failures", "learn_schema"):
+        for name in ("distribute", "learn_schema"):
             boolean(name, getattr(self, name))
         if self.gram is not None:
             integer("gram", self.gram, least=0, most=MOST_ROWS)
@@ -197,8 +194,6 @@ class RunOptions:
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
         """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
         run, purpose = self.run_spec, self.purpose
-        is_set_aside = purpose in ("withdraw", "update") and not self.accept_failures
-        yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
         if run.mechanism is not None and run.mechanism.n_rounds:
             expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
             yield "mechanism", purpose in ("join", "withdraw"), expected
@@ -223,8 +218,6 @@ class RunOptions:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if run.is_secure and self.purpose != "evaluate":
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
-            if not self.accept_failures:  # a sum that was set aside, less that of the next round, is that of few
-                raise ConfigError("accept_failures", "True with secure sums", False)
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
                 raise ConfigError("spec, classes, mechanism, class_weight", "those of the federation", "different ones")

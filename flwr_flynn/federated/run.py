@@ -21,9 +21,19 @@ from flwr_flynn.federated.collect import Batch, collect, first_of_each
 from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
-from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
-from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.phase import (
+    ALL,
+    COUNTED,
+    NEW,
+    PRESENT,
+    Context,
+    Phase,
+    RunState,
+    federation_of,
+    member_indices,
+    model_of,
+)
+from flwr_flynn.federated.phases import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
@@ -56,7 +66,6 @@ class ExchangeResult:
     batch: Batch[Any]  # with nobody in it where the answers were set aside
     missing: dict[str, str]  # reasons of parties that gave no usable answer, by name
     names: dict[str, str]  # of parties in reports, by cid
-    accepted: bool  # False where the answers were set aside
     figures: Mapping[str, Any]  # of the user's function
 
 
@@ -193,11 +202,8 @@ class Run:
         assert batch is not None  # of the request
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase, ask.request)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
-        accepted = self.options.accept_failures or not (failures or failed or batch.refused)
         n_answered, needed = len(batch.replies.keys() - batch.refused.keys()), self._needed_in(phase)
-        if not accepted:
-            batch = batch.without(start, "set aside with its round, because others failed")
-        elif n_answered < needed:
+        if n_answered < needed:
             batch = batch.without(start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
             found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
@@ -216,12 +222,12 @@ class Run:
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
-        if is_behind or (accepted and (batch.passed or not phase.is_counting)):
+        if is_behind or batch.passed or not phase.is_counting:
             self._fold(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
-        return ExchangeResult(phase, batch, missing, names, accepted, found)
+        return ExchangeResult(phase, batch, missing, names, found)
 
     def _needed_in(self, phase: Phase) -> int:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""

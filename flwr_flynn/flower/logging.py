@@ -60,7 +60,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         yield from ((INFO, line) for line in hash_lines(spec))
     yield INFO, f"classes: {spec.n_classes}; counts: {spec.mode}; rule {options.rule}, decay {options.decay}"
     waits = f"waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted"
-    yield INFO, f"parties: {waits}; failures {'accepted' if options.accept_failures else 'not accepted'}"
+    yield INFO, f"parties: {waits}"
     yield INFO, f"evaluation by the parties: {evaluated}"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
@@ -91,8 +91,6 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
     if again:
         yield WARNING, f"{phase.name}: missing for the reason logged before: {listed(again)}"
     logged.update(result.missing)
-    if not result.accepted:
-        yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
     if phase.is_counting:
         yield from _namesake_lines(run, result)
     if run.state.run_spec.is_secure and phase.channel == TRAIN:

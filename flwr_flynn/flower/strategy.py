@@ -203,7 +203,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
         are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
         `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`,
-        `accept_failures`, `gram`, `class_weight`, `phases` and `on_phase`.
+        `gram`, `class_weight`, `phases` and `on_phase`.
 
     Raises
     ------

@@ -61,7 +61,6 @@ def test_options_are_values() -> None:
         ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
         ({"fraction_evaluate": "all"}, "fraction_evaluate"),
         ({"distribute": 1}, "distribute"),
-        ({"accept_failures": "no"}, "accept_failures"),
         ({"classes": []}, "classes"),
         ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec"),
         ({"spec": SPEC.to_dict()}, "spec"),

@@ -181,47 +181,7 @@ def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     assert run.state.results.keys() == {"counts"}
 
 
-# ---- failures that are not accepted
-
-
-@pytest.mark.parametrize("failure", ["no reply", "failed", "refused", "broken"])
-def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(failure: str) -> None:
-    steps = exchange(AUTO, accept_failures=False)
-
-    def spoil(reply: Reply) -> Reply:
-        if reply.cid != "3" or failure not in ("refused", "broken"):
-            return reply
-        return replace(reply, metrics={REFUSED: "no"}) if failure == "refused" else replace(reply, tensors=[b"junk"])
-
-    def step() -> None:
-        steps.lost = {"3"} if failure == "no reply" else set()
-        taken = steps.step(TRAIN, failures={"3": "failed: gone"} if failure == "failed" else None, spoil=spoil)
-        assert taken is not None
-        assert not taken.accepted
-        assert len(taken.missing) == 4
-        steps.lost = set()
-
-    step()
-    assert "columns" not in steps.run.state.results
-    with raises(AggregationError, counted=0) as caught:
-        _ = steps.run.counts
-    assert caught.value.missing == steps.run.rosters["columns"].missing
-    steps.step(TRAIN)
-    step()
-    assert steps.run.counts.n_examples == 0
-    assert steps.run.counted.missing["party-0"] == "set aside with its round, because others failed"
-    steps.step(TRAIN)
-    assert steps.run.counts.n_examples == 120
-    assert steps.run.counted.missing == {}
-
-
-def test_where_failures_are_not_accepted_a_selection_is_whole_or_none() -> None:
-    steps = exchange(GRID, accept_failures=False)
-    steps.step(TRAIN)
-    steps.step(DUE, failures={"3": "failed: gone"})
-    selection = steps.run.state.results["selection"]
-    assert (selection.parties, selection.specs, selection.accuracies) == (0, (0,), ())
-    assert steps.run.model.spec_ == GRID[0]
+# ---- a user's function
 
 
 def test_an_error_in_the_user_s_function_changes_nothing() -> None:

@@ -172,11 +172,6 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
     assert not warned
 
 
-def test_sums_are_not_set_aside_and_made_again() -> None:
-    with raises(ConfigError, field="accept_failures"):
-        RunOptions(**options_for(GRID) | {"secure_bound": BOUND, "min_parties": 3, "accept_failures": False})
-
-
 def test_what_is_for_secure_sums_alone_is_refused_without_a_bound() -> None:
     asked: list[Ask] = []
 

@@ -69,13 +69,6 @@ def test_missing_and_repeating_parties_are_told() -> None:
     assert "not compared" in lines[-1]
 
 
-def test_a_round_that_is_set_aside_is_told() -> None:
-    steps = exchange(GRID, accept_failures=False)
-    lines = step(steps, TRAIN, failures={"3": "failed"})
-    assert "counts: set aside, because failures are not accepted" in lines
-    assert sum("missing: set aside" in line for line in lines) == 3
-
-
 def test_columns_that_are_left_as_they_are_are_told() -> None:
     warning = "columns: COLUMNS NOT SCALED: no party sent the histograms of any sample"
     assert warning in step(exchange(AUTO, floor=1000), TRAIN)

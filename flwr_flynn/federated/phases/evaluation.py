@@ -16,8 +16,9 @@ own; this phase then distributes the model alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,8 +37,17 @@ from flwr_flynn.federated.evaluation_result import (
     subgroup_names,
 )
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
-from flwr_flynn.federated.phase import COUNTED, PRESENT, Context, Phase, RunState
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import (
+    COUNTED,
+    PRESENT,
+    Context,
+    Phase,
+    RunState,
+    model_of,
+    model_of_members,
+    run_of_members,
+)
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
@@ -53,7 +63,7 @@ from flwr_flynn.federated.protocol import (
     key,
     refusing,
 )
-from flwr_flynn.federated.request import Request, RunRequest, announced_run, register
+from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
@@ -105,6 +115,7 @@ class EvaluationRequest(RunRequest[Tables]):
 
     phase = "evaluation"
     channel = EVALUATE
+    is_summed: ClassVar[bool] = False  # True if the results are learned in a secure sum
 
     def to_config(self) -> dict[str, Scalar]:
         return {
@@ -149,12 +160,11 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @property
     def bound(self) -> int | None:
-        """None: an evaluation that distributes the model is in clear."""
-        return None
+        return self.run.bound if self.is_summed else None
 
     @property
     def discloses(self) -> str:
-        return RESULTS if self.tries else NOTHING
+        return SECURE if self.is_summed else RESULTS if self.tries else NOTHING
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -163,13 +173,14 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         shape = (self.run.n_classes,) * 2  # the second is packed: zeros are next to nothing
-        matrices = [
-            Field("confusion matrix", shape, sizes.total, PLAIN),
-            Field("own confusion matrix", shape, sizes.total),
-        ]
+        matrices = [Field("confusion matrix", shape, sizes.total, PLAIN)]
+        if not self.is_summed:
+            matrices.append(Field("own confusion matrix", shape, sizes.total))
         return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
+        if self.is_summed:
+            return super().compute(party)
         answer = self._evaluated(party) if self.tries else Answer()
         if reason := party.keep(self.run, self.model):
             answer.metrics[UNKEPT] = reason
@@ -218,10 +229,10 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
         shared, own, n_own, *scores = statistic.tables
-        return [shared, own * (n_own > 0), *scores]
+        return [shared, *scores] if self.is_summed else [shared, own * (n_own > 0), *scores]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        shared, own, *scores = parts
+        shared, own, *scores = parts if not self.is_summed else (parts[0], np.zeros_like(parts[0]), *parts[1:])
         if own.any() and not (self.run.is_plain and np.array_equal(shared.sum(axis=1), own.sum(axis=1))):
             raise PayloadError("confusion matrix", "the same samples of each class in both, or one alone", "others")
         return _results(shared, own, scores)
@@ -262,83 +273,44 @@ class SecureEvaluationRequest(EvaluationRequest):
 
     phase = "secure evaluation"
     channel = TRAIN
-
-    @property
-    def discloses(self) -> str:
-        return SECURE
-
-    @property
-    def bound(self) -> int | None:
-        return self.run.bound
-
-    def fields(self, sizes: Sizes) -> list[Field]:
-        matrix, _, *scores = super().fields(sizes)
-        return [matrix, *scores]
-
-    def parts(self, statistic: Tables) -> list[codec.Array]:
-        shared, _, _, *scores = statistic.tables
-        return [shared, *scores]
-
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        return _results(parts[0], np.zeros_like(parts[0]), parts[1:])
-
-    def compute(self, party: SampleAccess) -> Answer:
-        return Request.compute(self, party)
+    is_summed = True
 
 
-def _asked(state: RunState, context: Context, kind: type[EvaluationRequest], tries: bool) -> EvaluationRequest:
+def _ask(state: RunState, context: Context, kind: type[EvaluationRequest]) -> EvaluationRequest:
     run, model, options = run_of_members(state, context.options), model_of(state, context.options), context.options
     n_releases = sum(release.times for release in model.members[0].counts.noise)
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
+    tries = kind.is_summed or (options.is_evaluated and not options.sums_results)
     return kind(run, model, n_releases, tries, options.group_column if tries else "")
 
 
-def _request(state: RunState, context: Context) -> EvaluationRequest:
-    return _asked(state, context, EvaluationRequest, context.options.is_evaluated and not context.options.sums_results)
-
-
-def _secure_request(state: RunState, context: Context) -> EvaluationRequest:
-    return _asked(state, context, SecureEvaluationRequest, True)
-
-
-def _figures(batch: Batch[Tables], context: Context) -> dict[str, Any] | None:
-    request = context.request
-    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
-    least = 1 if request.bound is None else _PUBLIC_FLOOR
-    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group, least)
-
-
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    request: EvaluationRequest = context.request
     unkept = {
         context.names[cid]: clean(reply.metrics[UNKEPT], 200) or "no reason given"
         for cid, reply in batch.replies.items()
         if UNKEPT in reply.metrics
     }
     summed = state.results.get(SECURE_EVALUATION.name)
-    found = _figures(batch, context) if summed is None else summed.figures
-    return state.with_result("evaluation", Evaluation(found, unkept))
+    if summed is not None:
+        return state.with_result(request.phase, Evaluation(summed.figures, unkept))
+    parts, classes = {context.names[cid]: part for cid, part in batch.parts.items()}, list(request.run.classes)
+    least = _PUBLIC_FLOOR if request.is_summed else 1
+    figures = evaluated(batch.total, parts, classes, request.groups, request.group, least)
+    return state.with_result(request.phase, Evaluation(figures, unkept))
 
 
-def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    return state.with_result(SECURE_EVALUATION.name, Evaluation(_figures(batch, context), {}))
+def _is_there(options: RunOptions) -> bool:
+    return options.is_evaluated or options.distribute
 
 
-EVALUATION = Phase(
-    "evaluation",
-    EVALUATE,
-    _request,
-    _fold,
-    audience=PRESENT,
-    content=_CONTENT,
-    applies=lambda options: options.is_evaluated or options.distribute,
-)
-SECURE_EVALUATION = Phase(
-    "secure evaluation",
-    TRAIN,
-    _secure_request,
-    _fold_summed,
-    audience=COUNTED,
-    content=_CONTENT,
-    applies=lambda options: options.sums_results,
+def _is_summed(options: RunOptions) -> bool:
+    return options.sums_results
+
+
+_asks, _asks_in_secret = (partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest))
+EVALUATION = Phase("evaluation", EVALUATE, _asks, _fold, audience=PRESENT, content=_CONTENT, applies=_is_there)
+SECURE_EVALUATION = replace(
+    EVALUATION, name="secure evaluation", channel=TRAIN, request=_asks_in_secret, audience=COUNTED, applies=_is_summed
 )

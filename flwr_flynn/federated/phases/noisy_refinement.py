@@ -23,8 +23,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined
-from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, Refined, RunState
 from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Answer, Array, Config, Reply, Scalar, key
 from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member

@@ -21,8 +21,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import members_of
-from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.sample_access import SampleAccess

@@ -16,8 +16,8 @@ from flwr_flynn import HashSpec
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import descent_of
 from flwr_flynn.federated.party import Party, PartyOptions
+from flwr_flynn.federated.phase import descent_of
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest, rounds_of
 from flwr_flynn.federated.protocol import REFUSED
