@@ -44,26 +44,15 @@ class Batch(Generic[S]):
         return Batch(start, refused=refused, **kept)
 
 
-def collect(
-    request: Request[S],
-    total: S,
-    roster: Roster,
-    counted: Roster,
-    replies: Sequence[Reply],
-    batch: Batch[S] | None = None,
-) -> Batch[S]:
-    """Make a batch of replies, or add them to one.
-
-    `total` is the sum before them; `roster` is that of the phase, and `counted` that of the counts.
-    """
-    if request.bound is not None:
-        return _collect_sum(request, total, roster, replies, batch)
-    return _collect_each(request, Batch(total) if batch is None else batch, roster, counted, replies)
+def collect(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]) -> None:
+    """Add replies to a batch; `roster` is that of the phase, and `counted` that of the counts."""
+    if request.bound is None:
+        _add_each(request, batch, roster, counted, replies)
+    else:
+        _add_sum(request, batch, roster, replies)
 
 
-def _collect_each(
-    request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]
-) -> Batch[S]:
+def _add_each(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]) -> None:
     """Check replies one by one, and add up those that pass.
 
     No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
@@ -85,7 +74,6 @@ def _collect_each(
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
             reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
             batch.refused[cid] = f"refused: {reason}"
-    return batch
 
 
 def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, reply: Reply, sender: Sender) -> None:
@@ -139,30 +127,27 @@ def _check_new(
         raise PayloadError(f"the same member as node {first}, which replied")
 
 
-def _collect_sum(
-    request: Request[S], total: S, roster: Roster, replies: Sequence[Reply], batch: Batch[S] | None
-) -> Batch[S]:
-    """Make the sum out of copies of its mean: all senders are in it, or none is."""
-    if batch is not None:
-        if replies:
-            raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
-        return batch
-    batch = Batch(total, repeated=[reply.cid for reply in replies if reply.cid in roster])
+def _add_sum(request: Request[S], batch: Batch[S], roster: Roster, replies: Sequence[Reply]) -> None:
+    """Add the sum that copies of its mean make: all senders are in it, or none is."""
+    if not replies:
+        return
+    if batch.passed or batch.refused:
+        raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
+    batch.repeated += [reply.cid for reply in replies if reply.cid in roster]
     first = {cid: reply for cid, reply in first_of_each(replies).items() if cid not in roster}
     if not first:
-        return batch
+        return
     try:
-        batch.total = request.add(total, request.summed(list(first.values())))
+        batch.total = request.add(batch.total, request.summed(list(first.values())))
     except FlyNNError as error:
         batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
-        return batch
+        return
     for cid, reply in first.items():
         _, name, proof = Sender.of(reply)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
         batch.arrivals += Arrivals.of(request.contents, reply.tensors)
         batch.members[cid] = Member(name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes)
-    return batch
 
 
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:

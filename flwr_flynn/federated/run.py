@@ -56,6 +56,8 @@ class Ask:
     cids: list[str]
     tensors: list[bytes]
     config: dict[str, Scalar]
+    roster: Roster  # of the phase
+    start: Any  # the total before any answer
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Run:
         self._asked: Ask | None = None
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
-        self._batch: Batch[Any] | None = None
+        self._batch = Batch[Any](None)
         self._answered = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
@@ -152,12 +154,15 @@ class Run:
         if request.bound is None and self.state.run_spec.is_secure and phase.channel == TRAIN:
             raise ConfigError("phases", "phases of secure sums alone on the train channel", phase.name)
         config = merged({} if user_config is None else user_config(), ours)
+        roster = self._roster(phase)
         if phase.channel == TRAIN:
-            self._roster(phase).ask(cids)
+            roster.ask(cids)
         tensors = codec.write_tensors(request.arrays())
         self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(len(cids), tensors, config)
-        self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
-        self._batch, self._answered = None, Traffic()
+        counts = self.state.results.get(phase.name) if phase.is_counting else None
+        start = request.start if counts is None else counts
+        self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config, roster, start), frozenset(cids)
+        self._batch, self._answered = Batch(start), Traffic()
         return self._asked
 
     @property
@@ -173,12 +178,13 @@ class Run:
         """
         if (ask := self._asked) is None:
             return
-        phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
-        replies = [reply for reply in replies if reply.cid in asked]  # others are ignored
+        batch, replies = (
+            self._batch,
+            [reply for reply in replies if reply.cid in self._asked_cids],
+        )  # others are ignored
         first = first_of_each(replies)
-        before = set() if self._batch is None else {cid for cid in first if cid in self._batch.passed}
-        start = self._start(phase, ask.request) if self._batch is None else self._batch.total
-        batch = self._batch = collect(ask.request, start, roster, self.counted, replies, self._batch)
+        before = {cid for cid in first if cid in batch.passed}
+        collect(ask.request, batch, ask.roster, self.counted, replies)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
             self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
             if drops_arrays:
@@ -196,20 +202,18 @@ class Run:
         """
         if (ask := self._asked) is None:
             return None
-        is_first = self._batch is None
+        is_first = not self._batch.replies
         self.receive(replies)
-        batch = self._batch
-        assert batch is not None  # of the request
-        phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase, ask.request)
+        batch, phase, roster = self._batch, ask.phase, ask.roster
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         n_answered, needed = len(batch.replies.keys() - batch.refused.keys()), self._needed_in(phase)
         if n_answered < needed:
-            batch = batch.without(start, f"set aside: {n_answered} of at least {needed} parties replied")
+            batch = batch.without(ask.start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
             found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
             if is_first:
-                self._batch, self._answered = None, Traffic()
+                self._batch, self._answered = Batch(ask.start), Traffic()
             raise
         self.traffic[phase.name].add(self._answered, batch.arrivals)
         reasons = {**self._unasked, **failed, **batch.refused}
@@ -224,7 +228,7 @@ class Run:
         is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
         if is_behind or batch.passed or not phase.is_counting:
             self._fold(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
-        self._asked, self._batch = None, None
+        self._asked = None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
         return ExchangeResult(phase, batch, missing, names, found)
@@ -233,12 +237,6 @@ class Run:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
         is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
         return self.options.min_parties if is_asked else 0
-
-    def _start(self, phase: Phase, request: Request[Any]) -> Any:
-        """The total of a phase before any answer."""
-        if phase.is_counting and phase.name in self.state.results:
-            return self.state.results[phase.name]
-        return request.start
 
     def _request(self, phase: Phase) -> Request[Any]:
         return phase.request(self.state, Context(self.options, self.counted))

@@ -29,7 +29,9 @@ class Counting:
         self.roster, self.total = Roster(), no_counts(RUN)
 
     def check(self, *replies: Reply) -> Batch[CountsOfSpecs]:
-        return collect(self.request, self.total, self.roster, self.roster, replies)
+        batch = Batch(self.total)
+        collect(self.request, batch, self.roster, self.roster, replies)
+        return batch
 
     def take(self, *replies: Reply) -> Batch[CountsOfSpecs]:
         batch = self.check(*replies)
