@@ -37,10 +37,6 @@ class Sizes(NamedTuple):
     per_class: npt.NDArray[np.int64] | int
     total: int
 
-    def of_classes(self, n_classes: int) -> list[int]:
-        """Samples of each class, at most."""
-        return [self.per_class] * n_classes if isinstance(self.per_class, int) else self.per_class.tolist()
-
 
 @dataclass(frozen=True, eq=False)
 class Field:

@@ -126,12 +126,12 @@ def _disclosure(
     """The record of an answer, as it is about to leave."""
     told = request if answer.arrays else None  # others tell nothing
     contents = [] if told is None or answer.statistic is None else told.contents
-    arrays, digest = [], hashlib.sha256()
-    for i, array in enumerate(answer.arrays):
-        (tensor,) = codec.write_tensors([array])
+    names = [content.fields for content in contents] or [("",)] * len(answer.arrays)
+    tensors, digest = codec.write_tensors(answer.arrays), hashlib.sha256()
+    for tensor in tensors:
         digest.update(tensor)
-        fields = contents[i].fields if i < len(contents) else ("",)
-        arrays.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
+    rows = zip(names, answer.arrays, tensors, strict=True)
+    arrays = tuple(SentArray(fields, array.shape, array.dtype.name, len(tensor)) for fields, array, tensor in rows)
     others = {name: n_bytes({name: value}) for name, value in answer.metrics.items()}
     kind = NOTHING if told is None else told.discloses
     return Disclosure(
@@ -141,7 +141,7 @@ def _disclosure(
         kind=kind,
         refused=clean(answer.metrics[REFUSED], 1000) if REFUSED in answer.metrics else None,
         examples=answer.n_examples,
-        arrays=tuple(arrays),
+        arrays=arrays,
         entries=others,
         bytes=sum(each.bytes for each in arrays) + sum(others.values()),
         sha256=digest.hexdigest() if arrays and kind != SECURE else None,  # masks come on top

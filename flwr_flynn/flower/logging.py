@@ -19,6 +19,7 @@ from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.tables.schema import Schema
@@ -68,11 +69,8 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 
-def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None = None) -> Iterator[Line]:
-    """The results of one exchange: a line for every party, then one for the phase.
-
-    `logged` has the last logged reason of each missing party, by name. The reason is not repeated; `logged` is updated.
-    """
+def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
+    """The results of one exchange: a line for every party that is counted, those that are missing, and the phase."""
     phase, batch, names = result.phase, result.batch, result.names
     if phase.audience in (ALL, NEW):
         done = ("updated" if run.options.purpose == "update" else "withdrawn") if batch.taken_out else "accepted"
@@ -83,14 +81,8 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
             yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{seconds}, {done}"
     for cid in batch.repeated:
         yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
-    logged = {} if logged is None else logged
-    again = [name for name, reason in result.missing.items() if logged.get(name) == reason]
-    for name, reason in result.missing.items():
-        if name not in again:
-            yield WARNING, f"{phase.name}: {name}: missing: {reason}"
-    if again:
-        yield WARNING, f"{phase.name}: missing for the reason logged before: {listed(again)}"
-    logged.update(result.missing)
+    if result.missing:
+        yield WARNING, f"{phase.name}: missing: {missing_text(result.missing)}"
     if phase.is_counting:
         yield from _namesake_lines(run, result)
     if run.state.run_spec.is_secure and phase.channel == TRAIN:

@@ -58,7 +58,6 @@ class BaseStrategy(ABC):
             raise ConfigError("min_parties", expected, options.min_parties)
         self.run = Run(options)
         self._failures: dict[str, str] = {}  # reasons that `note_failure` got about the present request, by cid
-        self._logged: dict[str, str] = {}  # newest reasons of missing parties in the log, by name
 
     def __repr__(self) -> str:
         return (
@@ -153,7 +152,7 @@ class BaseStrategy(ABC):
         wanted = phase is not None and (phase.is_counting or phase.name == "evaluation")
         result = self.run.complete(replies, failures, figures if wanted else None)
         if result is not None:
-            log_lines(result_lines(self.run, result, self._logged))
+            log_lines(result_lines(self.run, result))
         return result
 
     def _add_train(

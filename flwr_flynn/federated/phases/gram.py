@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn.errors import DataError, PayloadError, PrivacyError
+from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.disclosure import PartyOptions
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
@@ -61,7 +61,7 @@ class GramRequest(RunRequest[GramMatrix]):
     @property
     def n_rows(self) -> int:
         """Rows of all hashes together."""
-        return _n_rows(self.run)
+        return sum(spec.hash_dim for spec in self.run.specs)
 
     def to_config(self) -> dict[str, Scalar]:
         return {**super().to_config(), key("weights"): json.dumps(self.weights)}
@@ -69,15 +69,14 @@ class GramRequest(RunRequest[GramMatrix]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramRequest:
         run = RunSpec.from_config(config)
-        try:
+        with refusing(key("specs")):
             checked_gram_specs(run.specs)
-        except DataError as error:
-            raise PayloadError(key("specs"), error.expected, error.got) from None
         weights = config.integers("weights", run.n_classes, 1, LARGEST_CLASS_WEIGHT)
-        n_rows = _n_rows(run)
-        party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
+        request = cls(run, tuple(weights))
+        needed = memory_of_gram(request.n_rows, run.n_classes)
+        party.check_memory(needed, f"products of the Gram matrix of {request.n_rows} rows")
         party.check_run(run, config)
-        return cls(run, tuple(weights))
+        return request
 
     def admit(self, options: PartyOptions) -> None:
         super().admit(options)
@@ -150,10 +149,6 @@ class GramRequest(RunRequest[GramMatrix]):
         found = statistic.n_per_class.sum(axis=0)
         if not ((found == sizes.per_class) | (found == 0)).all():
             raise PayloadError("Gram matrix", "the party's samples of each class as counted, or none", "other numbers")
-
-
-def _n_rows(run: RunSpec) -> int:
-    return sum(spec.hash_dim for spec in run.specs)
 
 
 @dataclass(frozen=True)

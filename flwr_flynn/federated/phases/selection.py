@@ -89,7 +89,7 @@ class SelectionRequest(RunRequest[Tables]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
-        most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
+        most = MAX_SAMPLE_LOSS * int(np.broadcast_to(sizes.per_class, n_classes).sum())
         fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
         for n in map(len, self.candidates):
             fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS))
