@@ -38,7 +38,7 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import message, records, secagg
-from flwr_flynn.flower.client import FlyNNClient, PartyClient
+from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.schema import Schema
@@ -51,7 +51,7 @@ OnAnswer = Callable[[Disclosure], object]
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
-class UnreadyClient(PartyClient):
+class UnreadyClient(Client):
     """Client of a party that cannot participate; its replies have its name and the reason, unlike an exception."""
 
     def __init__(self, name: str | None, reason: str, on_answer: OnAnswer | None = None) -> None:

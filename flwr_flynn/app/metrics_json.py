@@ -21,13 +21,14 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phase import Refined, model_of_members
+from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
+from flwr_flynn.model.noisy_rounds import Descent
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
@@ -138,7 +139,7 @@ def coinciding(run: Run) -> dict[str, str]:
 
 def refinement(run: Run) -> dict[str, Any] | None:
     """Noisy rounds, and parties that missed one; None without them."""
-    names = [name for name, each in run.state.results.items() if isinstance(each, Refined)]
+    names = [name for name, each in run.state.results.items() if isinstance(each, Descent)]
     missing = {name: absent for name in names if (absent := run.state.absent(name))}
     return {"rounds": len(names), "missing": missing} if names else None
 

@@ -52,9 +52,7 @@ def federate(
             if (ask := run.ask(channel, cids)) is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:
-                    run.receive(
-                        [reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))], drops_arrays=True
-                    )
+                    run.receive([reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))])
                 taken = run.complete([], Failures())
                 if taken is not None and taken.missing and options.purpose == "train":
                     warnings.warn(f"phase {taken.phase.name}: no answer of {missing_text(taken.missing)}", stacklevel=2)

@@ -154,12 +154,6 @@ def split(joined: Any) -> list[bytes]:
 # -------- parts of a model: scoring rules, weights, scores from the Gram matrix
 
 
-def members_text(members: Sequence[ModelMember]) -> str:
-    """Scorings of members, with their temperatures, and their weights, as a server announces them."""
-    scorings = [(each.scoring, each.weight) for each in members]
-    return json.dumps([[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in scorings])
-
-
 def announced_members(config: Config, run: RunSpec, counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
     """Members with the scorings and weights that a server announced, of the specs of a run and these counts."""
     lists = config.json("scorings", 200 * len(run.specs))
@@ -204,7 +198,7 @@ def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:
     party.check_memory(_WEIGHT_BYTES * n_weights, f"{n_weights} weights")
 
 
-def unpacked_weights(run: RunSpec, arrays: Sequence[Array]) -> Weights:
+def announced_weights(run: RunSpec, arrays: Sequence[Array]) -> Weights:
     """The weights of a refined model in the one array of a message that may come from anybody."""
     check_packed(arrays, 1, "weights", "a packed array")
     return unpack_signed(arrays[0], (run.spec.hash_dim, run.n_classes), LARGEST_WEIGHT).astype(np.int32)

@@ -99,7 +99,7 @@ def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, 
         proof=proof,
         change=change,
     )
-    arrivals = Arrivals.of(request.contents, reply.tensors)
+    arrivals = Arrivals.of(request.contents, reply)
     result = request.party_result(statistic, len(batch.parts))
     batch.total = request.add(batch.total, statistic)
     if name and digests:
@@ -146,7 +146,7 @@ def _add_sum(request: Request[S], batch: Batch[S], roster: Roster, replies: Sequ
         _, name, proof = Sender.of(reply)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
-        batch.arrivals += Arrivals.of(request.contents, reply.tensors)
+        batch.arrivals += Arrivals.of(request.contents, reply)
         batch.members[cid] = Member(name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PrivacyError
-from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Reply
 from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.privacy.ledger import Budget
 
@@ -153,23 +153,25 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Arrays of the messages of some parties, all with the same content, in memory that does not grow with them."""
+    """Messages of some parties, all with the same content, in memory that does not grow with them."""
 
     parties: int = 0
+    bytes: int = 0  # of arrays and entries
     contents: Sequence[Content] = ()
     sizes: tuple[tuple[int, int, int], ...] = ()  # bytes of each array: the lowest, total and highest
 
     @classmethod
-    def of(cls, contents: Sequence[Content], tensors: Sequence[bytes]) -> Arrivals:
+    def of(cls, contents: Sequence[Content], reply: Reply) -> Arrivals:
         """The message of one party."""
-        return cls(1, contents, tuple((len(each),) * 3 for each in tensors))
+        sizes = tuple((len(each),) * 3 for each in reply.tensors)
+        return cls(1, reply.n_bytes + n_bytes(reply.metrics), contents, sizes)
 
     def __add__(self, other: Arrivals) -> Arrivals:
         if not (self.parties and other.parties):
             return self if self.parties else other
         pairs = zip(self.sizes, other.sizes, strict=True)
         sizes = tuple((min(a[0], b[0]), a[1] + b[1], max(a[2], b[2])) for a, b in pairs)
-        return Arrivals(self.parties + other.parties, self.contents, sizes)
+        return Arrivals(self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """Parties; and for each array the names of its fields, shape and bytes (lowest, mean, highest)."""
@@ -203,15 +205,10 @@ class Traffic:
         self.asked += n_parties
         self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))
 
-    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
-        """Note a reply of one party."""
-        self.replied += 1
-        self.up += sum(map(len, tensors)) + n_bytes(metrics)
-
-    def add(self, answered: Traffic, arrivals: Arrivals) -> None:
+    def add(self, arrivals: Arrivals) -> None:
         """Add the replies of an exchange."""
-        self.replied += answered.replied
-        self.up += answered.up
+        self.replied += arrivals.parties
+        self.up += arrivals.bytes
         self.arrivals += arrivals
 
     @property

@@ -77,7 +77,7 @@ class Party(SampleAccess):
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
             finally:
-                discloses, self._admitted, self._own = self._admitted, NOTHING, None
+                discloses, self._admitted = self._admitted, NOTHING
             # Time tells something of the samples, which noisy counts hide.
             if discloses == EXACT and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start

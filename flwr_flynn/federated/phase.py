@@ -69,10 +69,6 @@ ALL, NEW, COUNTED, PRESENT = "all", "new", "counted", "present"
 whose counts are in the sum; parties that are there."""
 
 
-def _always(_options: RunOptions) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Phase:
     """One step of a run. ``tests/own_phase_app`` is a Flower app with a histogram as a phase of its own.
@@ -108,7 +104,7 @@ class Phase:
     derives_specs: bool = False
     resumes_at: tuple[str, ...] = ()
     content: str = ""
-    applies: Callable[[RunOptions], bool] = _always
+    applies: Callable[[RunOptions], bool] = lambda _options: True
 
     def resumed_at(self, names: Collection[str]) -> str:
         """Name of the phase at which a run that stopped in this one begins anew; `names` are those of its plan."""
@@ -116,13 +112,6 @@ class Phase:
 
 
 # -------- the model of a state
-
-
-@dataclass(frozen=True)
-class Refined:
-    """The result of a round of the noisy refinement."""
-
-    descent: Descent | None  # of the newest round alone
 
 
 def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
@@ -156,14 +145,14 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     if len(specs) == 1:
         weights = (1.0,)
     members = tuple(map(ModelMember, specs, parts, scorings, weights))
-    scorings = [replace(member.scoring, temperature=member.temperature) for member in members]  # as the parties get it
-    return tuple(replace(member, scoring=scoring) for member, scoring in zip(members, scorings, strict=True))
+    # As the parties get it.
+    return tuple(replace(each, scoring=replace(each.scoring, temperature=each.temperature)) for each in members)
 
 
 def descent_of(state: RunState) -> Descent | None:
     """The descent of the noisy refinement, as far as it came; None without one."""
-    found = [result.descent for result in state.results.values() if isinstance(result, Refined)]
-    return next((descent for descent in reversed(found) if descent is not None), None)
+    found = [result for result in state.results.values() if isinstance(result, Descent)]
+    return found[-1] if found else None
 
 
 def refined_of(state: RunState, options: RunOptions) -> Weights | None:

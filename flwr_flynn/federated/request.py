@@ -100,9 +100,9 @@ class Request(ABC, Generic[S]):
     def measured(self, party: SampleAccess) -> tuple[S, int]:
         """The party's statistic, and the number of examples that goes with it in clear."""
 
-    @abstractmethod
     def parts(self, statistic: S) -> list[Array]:
-        """The integers of each field."""
+        """The integers of each field: by default those of `Tables`."""
+        return [*statistic.tables]  # type: ignore[attr-defined]
 
     @abstractmethod
     def of_parts(self, parts: list[Array], n_parties: int) -> S:

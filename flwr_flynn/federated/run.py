@@ -34,7 +34,7 @@ from flwr_flynn.federated.phase import (
     model_of,
 )
 from flwr_flynn.federated.phases import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
@@ -88,7 +88,6 @@ class Run:
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
         self._batch = Batch[Any](None)
-        self._answered = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -162,7 +161,7 @@ class Run:
         counts = self.state.results.get(phase.name) if phase.is_counting else None
         start = request.start if counts is None else counts
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config, roster, start), frozenset(cids)
-        self._batch, self._answered = Batch(start), Traffic()
+        self._batch = Batch(start)
         return self._asked
 
     @property
@@ -171,10 +170,10 @@ class Run:
         request = None if self._asked is None else self._asked.request
         return 0 if request is None or request.bound is None else request.n_entries
 
-    def receive(self, replies: Sequence[Reply], drops_arrays: bool = False) -> None:
+    def receive(self, replies: Sequence[Reply]) -> None:
         """Check some replies to the last request and add up those that pass, for a later `complete`.
 
-        `drops_arrays` lets go of their arrays, so that memory does not grow with the replies.
+        Their arrays are let go of, so that memory does not grow with the replies.
         """
         if (ask := self._asked) is None:
             return
@@ -182,15 +181,11 @@ class Run:
             self._batch,
             [reply for reply in replies if reply.cid in self._asked_cids],
         )  # others are ignored
-        first = first_of_each(replies)
-        before = {cid for cid in first if cid in batch.passed}
         collect(ask.request, batch, ask.roster, self.counted, replies)
-        for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
-            self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
-            if drops_arrays:
-                batch.passed[cid] = _without_arrays(batch.passed[cid])
-        for cid, reply in first.items():
-            batch.replies.setdefault(cid, _without_arrays(reply) if drops_arrays else reply)
+        for cid, reply in first_of_each(replies).items():
+            batch.replies.setdefault(cid, replace(reply, tensors=()))
+            if cid in batch.passed:
+                batch.passed[cid] = replace(batch.passed[cid], tensors=())
 
     def complete(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None
@@ -213,9 +208,9 @@ class Run:
             found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
             if is_first:
-                self._batch, self._answered = Batch(ask.start), Traffic()
+                self._batch = Batch(ask.start)
             raise
-        self.traffic[phase.name].add(self._answered, batch.arrivals)
+        self.traffic[phase.name].add(batch.arrivals)
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
@@ -352,11 +347,3 @@ def rounds_of(phases: Sequence[Phase]) -> int:
         rounds += phase.channel == TRAIN or last == EVALUATE
         last = phase.channel
     return rounds
-
-
-_EMPTY = Reply("", (), 0, {})
-
-
-def _without_arrays(reply: Reply) -> Reply:
-    """The only entry of a reply that is read later; the same empty reply for all that lack it."""
-    return replace(_EMPTY, metrics={UNKEPT: reply.metrics[UNKEPT]}) if UNKEPT in reply.metrics else _EMPTY

@@ -93,7 +93,6 @@ class SampleAccess:
         self._names: Features = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
-        self._own: tuple[Model, Model] | None = None  # a model, and the party's copy of it
 
     def reason(self, what: str, error: Exception) -> str:
         """The reason that the server gets: the text of our own errors, which hold no data; of others the kind.
@@ -307,20 +306,16 @@ class SampleAccess:
             yield X[rows], true[rows], scores(X[rows])
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
-        """The model with the party's class frequencies, if it has samples; once for a request."""
+        """The model with the party's class frequencies, if it has samples."""
         if self.options.budget is not None or run.mechanism is not None or not self.options.class_prior:
             return model
-        if self._own is None or self._own[0] is not model:
-            own = model
-            try:
-                _, codes = self._complete(run, self._held())
-                if len(codes):
-                    own = replace(own, prior=own_prior(own, codes))
-            except Exception as error:
-                cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
-                log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
-            self._own = model, own
-        return self._own[1]
+        try:
+            _, codes = self._complete(run, self._held())
+            return replace(model, prior=own_prior(model, codes)) if len(codes) else model
+        except Exception as error:
+            cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
+            log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
+            return model
 
     def keep(self, run: RunSpec, model: Model) -> str:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""

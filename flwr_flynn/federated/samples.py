@@ -162,29 +162,28 @@ def prepared(
     if isinstance(features, Schema):
         if not (is_given or is_table or samples.names):
             return samples
-        parts = samples.tables()
-        n = sum(len(X) for X in parts if X is not None)
+        n = sum(len(X) for X in samples.tables() if X is not None)
         check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
-        X, X_test = (None if X is None else encoded(features, X) for X in parts)
-        return Samples(X, samples.y, X_test, samples.y_test)
-    if not is_table:
+    elif not is_table:
         return samples
-    X, X_test = (None if X is None else as_plain(Table.of(X), features) for X in samples.tables())
+    X, X_test = (None if X is None else _as_numbers(X, features) for X in samples.tables())
     return Samples(X, samples.y, X_test, samples.y_test)
+
+
+def _as_numbers(X: Any, features: Features) -> npt.NDArray[Any]:
+    """The rows of a table as numbers; the log has what is remarkable about those of a schema."""
+    table = Table.of(X)
+    if not isinstance(features, Schema):
+        return as_plain(table, features)
+    numbers = features.encode(table)
+    for remark in features.remarks(table, numbers):
+        log.warning("FlyNN: %s", remark)
+    return numbers
 
 
 def has_names(X: Any) -> bool:
     """True for a table, its summary, or what `Table.of` takes, whose columns have names."""
     return names_of(X) is not None if is_frame(X) else bool(getattr(X, "is_named", False))
-
-
-def encoded(schema: Schema, X: Any) -> npt.NDArray[Any]:
-    """The numbers of rows; the log has what is remarkable about them."""
-    table = Table.of(X)
-    numbers = schema.encode(table)
-    for remark in schema.remarks(table, numbers):
-        log.warning("FlyNN: %s", remark)
-    return numbers
 
 
 def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:

@@ -5,7 +5,6 @@ Every failure is a reply with a reason and without arrays. An exception would re
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -122,21 +121,14 @@ def _log_package() -> None:
     log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
 
 
-class PartyClient(Client):
-    """A client of this package as Flower calls it."""
-
-    @abstractmethod
-    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
-        """The refusal of a malformed request, recorded."""
-
-
-class _Wire(PartyClient):
+class _Wire(Client):
     """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the server."""
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
 
     def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+        """The refusal of a malformed request, recorded."""
         party = self.client.party
         return party.decline(party.reason("the request", error), config, channel).metrics
 

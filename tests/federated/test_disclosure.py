@@ -7,12 +7,14 @@ import sys
 import numpy as np
 
 from flwr_flynn.federated.disclosure import Arrivals, Content
-from flwr_flynn.federated.layout import Field, contents
+from flwr_flynn.federated.layout import Field
+from flwr_flynn.federated.layout import contents as contents_of
+from flwr_flynn.federated.protocol import Reply
 
 
 def test_each_field_is_an_array_behind_its_fingerprint() -> None:
     fields = [Field("a", (2,), 9, "plain"), Field("b", (3,), 9, "plain"), Field("c", (1, 2), 9, fingerprint="00" * 32)]
-    assert contents(fields) == [
+    assert contents_of(fields) == [
         Content(("a",), (2,)), Content(("b",), (3,)), Content(("fingerprint",), (32,)), Content(("c",), (1, 2)),
     ]  # fmt: skip
 
@@ -20,11 +22,12 @@ def test_each_field_is_an_array_behind_its_fingerprint() -> None:
 def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:
     random = np.random.default_rng(0)
     sizes = random.integers(1, 999, 500)
-    messages = [
-        Arrivals.of([Content((name,), None) for name in "ab"], [b"x" * int(n), b"x" * int(2 * n)]) for n in sizes
-    ]
+    tensors = [[b"x" * int(n), b"x" * int(2 * n)] for n in sizes]
+    contents = [Content((name,), None) for name in "ab"]
+    messages = [Arrivals.of(contents, Reply("1", each, 1, {"a": 1})) for each in tensors]
     totals = [sum((messages[i] for i in order), Arrivals()) for order in (range(500), random.permutation(500))]
     assert totals[0] == totals[1]
+    assert (totals[0].parties, totals[0].bytes) == (500, 3 * sizes.sum() + 500 * 9)
     found, wider = totals[0].to_dict()["fields"]
     assert wider["bytes"] == [2 * sizes.min(), round(2 * sizes.sum() / 500), 2 * sizes.max()]
     assert found["bytes"] == [sizes.min(), round(sizes.sum() / 500), sizes.max()]

@@ -12,7 +12,7 @@ import pytest
 
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.disclosure import Traffic
+from flwr_flynn.federated.disclosure import Arrivals, Content, Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, Samples
@@ -115,7 +115,7 @@ def test_traffic_is_told_per_party() -> None:
     traffic = Traffic()
     assert traffic.per_party == {"up": 0, "down": 0}
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
-    traffic.reply([b"12345"], {"d": 0.5})
+    traffic.add(Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5})))
     assert traffic.per_party == {"up": 14, "down": 18}
 
 
@@ -251,14 +251,13 @@ def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_othe
     assert (tmp_path / "left.npz").read_bytes() == (tmp_path / "never.npz").read_bytes()
 
 
-@pytest.mark.parametrize("light", [False, True])
 @pytest.mark.parametrize("batches", [1, 2])
-def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int, light: bool) -> None:
+def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int) -> None:
     bad, good = replace(good_reply("1"), tensors=[b"junk", None, b""]), good_reply("1")
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
     run.ask(TRAIN, ["1"])
     for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
-        run.receive(each, drops_arrays=light)  # type: ignore[arg-type]
+        run.receive(each)  # type: ignore[arg-type]
     taken = run.complete([], Failures())
     assert taken is not None
     assert run.counts == counts_of(*points(5))

@@ -207,8 +207,7 @@ class BinsRequest(Request[Tables]):
     phase = "bins"
 
     def to_config(self) -> dict[str, Scalar]:
-        ours: dict[str, Scalar] = {key("bound"): json.dumps(self.bound), key("by_class"): self.by_class}
-        return {**self.columns.to_config(), **ours}
+        return {**self.columns.to_config(), key("bound"): json.dumps(self.bound), key("by_class"): self.by_class}
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(np.diff(self.cuts) - 1)]
@@ -235,9 +234,6 @@ class BinsRequest(Request[Tables]):
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.columns.classes) if self.by_class else 1
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
-
-    def parts(self, statistic: Tables) -> list[Array]:
-        return list(statistic.tables)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         self.found(parts[0])

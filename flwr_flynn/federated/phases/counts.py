@@ -20,7 +20,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Config, Reply
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
@@ -72,11 +72,6 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the release alone.
         return [field if run.bound is None else replace(field, most=sizes.total)]
 
-    def compute(self, party: SampleAccess) -> Answer:
-        if self.run.mechanism is None:
-            return super().compute(party)
-        return self.answer(CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES)
-
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
         parts = [counts.array for counts in statistic.parts]
         if self.run.mechanism is None or self.bound is None:
@@ -89,6 +84,8 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return CountsOfSpecs((codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
+        if self.run.mechanism is not None:
+            return CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES
         counts = self.counted(party)
         return counts, counts.parts[0].n_examples
 

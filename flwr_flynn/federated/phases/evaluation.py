@@ -15,6 +15,7 @@ own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +38,6 @@ from flwr_flynn.federated.evaluation_result import (
     subgroup_names,
 )
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
     PRESENT,
@@ -118,9 +118,11 @@ class EvaluationRequest(RunRequest[Tables]):
     is_summed: ClassVar[bool] = False  # True if the results are learned in a secure sum
 
     def to_config(self) -> dict[str, Scalar]:
+        rows = [(each.scoring, each.weight) for each in self.model.members]
+        members = [[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in rows]
         return {
             **super().to_config(),
-            key("scorings"): codec.members_text(self.model.members),
+            key("scorings"): json.dumps(members),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.model.refined is not None,
@@ -145,7 +147,7 @@ class EvaluationRequest(RunRequest[Tables]):
             arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
             codec.check_room_for_weights(run, party)
-            arrays, refined = arrays[:-1], codec.unpacked_weights(run, arrays[-1:])
+            arrays, refined = arrays[:-1], codec.announced_weights(run, arrays[-1:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
@@ -301,16 +303,21 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result(request.phase, Evaluation(figures, unkept))
 
 
-def _is_there(options: RunOptions) -> bool:
-    return options.is_evaluated or options.distribute
-
-
-def _is_summed(options: RunOptions) -> bool:
-    return options.sums_results
-
-
 _asks, _asks_in_secret = (partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest))
-EVALUATION = Phase("evaluation", EVALUATE, _asks, _fold, audience=PRESENT, content=_CONTENT, applies=_is_there)
+EVALUATION = Phase(
+    "evaluation",
+    EVALUATE,
+    _asks,
+    _fold,
+    audience=PRESENT,
+    content=_CONTENT,
+    applies=lambda options: options.is_evaluated or options.distribute,
+)
 SECURE_EVALUATION = replace(
-    EVALUATION, name="secure evaluation", channel=TRAIN, request=_asks_in_secret, audience=COUNTED, applies=_is_summed
+    EVALUATION,
+    name="secure evaluation",
+    channel=TRAIN,
+    request=_asks_in_secret,
+    audience=COUNTED,
+    applies=lambda options: options.sums_results,
 )

@@ -23,9 +23,9 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phase import COUNTED, Context, Phase, Refined, RunState
-from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Answer, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, announced_run, register
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
@@ -74,14 +74,8 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
             raise PayloadError("centre", f"integers from 0 to {CENTRE}", "some below 0")
         return cls(run, number, weights, np.ascontiguousarray(centre))
 
-    def compute(self, party: SampleAccess) -> Answer:
-        if self.bound is not None:
-            party.check_memory(ENTRY_BYTES * self.n_entries, f"a secure sum of {self.n_entries} integers")
-        found = party.release_round(self.run, self.number, self.weights, self.centre)
-        return self.answer(NoisyGradient((found,)), NOISY_EXAMPLES)
-
     def measured(self, party: SampleAccess) -> tuple[NoisyGradient, int]:
-        raise PrivacyError("gradient", "one with noise", "one without")
+        return NoisyGradient((party.release_round(self.run, self.number, self.weights, self.centre),)), NOISY_EXAMPLES
 
     def fields(self, sizes: Sizes) -> list[Field]:
         is_narrow = _TAIL * rounds_of(self.run).gradient_sigma < 2**30  # by the noise alone, which is public
@@ -113,9 +107,8 @@ def rounds_of(run: RunSpec) -> GaussianRounds:
 
 def _descent(state: RunState, number: int) -> Descent:
     if number > 1:
-        result: Refined = state.results[_name(number - 1)]
-        assert isinstance(result.descent, Descent)
-        return result.descent
+        descent: Descent = state.results[_name(number - 1)]
+        return descent
     totals: CountsOfSpecs = state.results["counts"]
     counts, mechanism = totals.parts[0], rounds_of(state.run_spec)
     n_releases = counts.noise_variance / mechanism.noise_sd**2
@@ -129,11 +122,9 @@ def _ask(state: RunState, context: Context, number: int) -> NoisyRefinementReque
 
 def _fold(state: RunState, batch: Batch[Any], context: Context, number: int) -> RunState:
     descent = _descent(state, number)
-    if number > 1:
-        state = state.with_result(_name(number - 1), Refined(None))
     if batch.passed:
         descent = descent.advance(batch.total)
-    return state.with_result(_name(number), Refined(descent))
+    return state.with_result(_name(number), descent)
 
 
 def _name(number: int) -> str:

@@ -96,9 +96,6 @@ class SelectionRequest(RunRequest[Tables]):
             fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS))
         return fields
 
-    def parts(self, statistic: Tables) -> list[Array]:
-        return list(statistic.tables)
-
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         if (parts[0] > self.totals.parts[0].n_per_class).any():
             raise PayloadError("left out", "at most the samples of the class", "more")
