@@ -76,8 +76,7 @@ class Evaluation:
 class Result(NamedTuple):
     """Result of one party."""
 
-    right: int  # samples that the model gets right
-    own_right: int  # those that the party's own copy does
+    right: tuple[int, int]  # samples that the model gets right, and those that the party's own copy does
     n_examples: int
     figures: dict[str, Any] | None = None  # see `metrics.overall`; None below the floor, and of parties beyond 1000
 
@@ -87,7 +86,7 @@ def of_party(statistic: Tables, n_before: int) -> Result:
     shared, own, _, *scores = statistic.tables
     has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
     found = figures.overall(scores[0], scores[1]) if has_figures else None
-    return Result(int(np.trace(shared)), int(np.trace(own)), int(shared.sum()), found)
+    return Result((int(np.trace(shared)), int(np.trace(own))), int(shared.sum()), found)
 
 
 def evaluated(
@@ -107,8 +106,8 @@ def evaluated(
         return None
 
     def counted(index: int) -> dict[str, Any]:
-        right = {name: (part.right, part.own_right)[index] for name, part in parts.items()}
-        return summary(total.tables[index], {name: (right[name], part.n_examples) for name, part in parts.items()})
+        right = {name: (part.right[index], part.n_examples) for name, part in parts.items()}
+        return summary(total.tables[index], right)
 
     sent, tables = int(total.tables[2].item()), total.tables[3:]
     scores = [each for pair in zip(tables[::2], tables[1::2], strict=True) for each in above_floor(*pair, least)]

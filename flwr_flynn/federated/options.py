@@ -194,12 +194,11 @@ class RunOptions:
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
         """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
         run, purpose = self.run_spec, self.purpose
-        if run.mechanism is not None and run.mechanism.n_rounds:
-            expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
-            yield "mechanism", purpose in ("join", "withdraw"), expected
-        is_noisy = purpose == "update" and self.mechanism is not None
+        has_rounds = run.mechanism is not None and run.mechanism.n_rounds > 0
+        expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
+        yield "mechanism", has_rounds and purpose in ("join", "withdraw"), expected
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
-        yield "mechanism", is_noisy, expected
+        yield "mechanism", purpose == "update" and run.mechanism is not None, expected
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
@@ -244,9 +243,9 @@ class RunOptions:
         """True if the Gram matrix follows from the effort, of a plan or of the saved run."""
         if self.gram is not None:
             return False
-        return (
-            self.federation.is_thorough if self.federation is not None else self.plan is not None and self.plan.has_gram
-        )
+        if self.federation is not None:
+            return self.federation.is_thorough
+        return self.plan is not None and self.plan.has_gram
 
     def gram_rows(self, n_examples: int, n_features: int) -> int:
         """Rows of the Gram matrix of so many samples and features."""
