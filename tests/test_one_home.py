@@ -21,11 +21,11 @@ CAPABILITIES = {
         "federated/phases/columns.py model/column_histograms.py model/column_cells.py",
     ),
     "evaluation": (
-        r"EvaluationRequest|\bEVALUATION\b|evaluation_result|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
-        "federated/phases/evaluation.py federated/evaluation_result.py",
+        r"EvaluationRequest|\bEVALUATION\b|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
+        "federated/phases/evaluation.py",
     ),
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
-    "group-column": (r"group[-_]column|subgroup", "federated/evaluation_result.py"),
+    "group-column": (r"group[-_]column|subgroup", "federated/samples.py"),
     "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_noise.py privacy/noise_mechanisms.py"),
     "noisy-refinement": (
         r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",

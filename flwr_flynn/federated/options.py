@@ -8,11 +8,10 @@ from typing import Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.evaluation_result import subgroup_names
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
-from flwr_flynn.federated.samples import Label
+from flwr_flynn.federated.samples import Label, subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places
 
@@ -221,3 +222,39 @@ def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float
             found += [column.name] if is_far else []
         index += column.width
     return found
+
+
+# -------- subgroups
+
+OTHER, MISSING = "(other)", "(missing)"
+"""Names of the subgroups of no level."""
+
+
+def subgroup_names(features: Any, column: str) -> tuple[str, ...]:
+    """Names of the subgroups by a column; () where it is no category of a schema."""
+    found = _found(features, column)
+    return () if found is None else (*found[0].levels, OTHER, MISSING)
+
+
+def subgroup_codes(features: Any, column: str, X: Any) -> npt.NDArray[np.int64]:
+    """Index of each sample among `subgroup_names`, (n,) int64, from the numbers of the rows."""
+    found = _found(features, column)
+    assert found is not None  # else there are no names
+    category, first = found
+    n_levels = len(category.levels)
+    numbers = np.asarray(X[:, first : first + category.width])
+    is_level = numbers[:, :n_levels] > 0
+    codes = np.where(is_level.any(axis=1), is_level.argmax(axis=1) if n_levels else 0, n_levels)
+    if category.gaps:
+        codes[numbers[:, -1] > 0] = n_levels + 1
+    return codes.astype(np.int64, copy=False)
+
+
+def _found(features: Any, name: str) -> tuple[Column, int] | None:
+    """The category of this name, and the index of its first number."""
+    first = 0
+    for column in features.columns if isinstance(features, Schema) else ():
+        if column.name == name:
+            return (column, first) if column.kind == "category" else None
+        first += column.width
+    return None

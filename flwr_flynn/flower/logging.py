@@ -13,9 +13,9 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
-from flwr_flynn.federated.evaluation_result import Evaluation
 from flwr_flynn.federated.phase import ALL, NEW
 from flwr_flynn.federated.phases.columns import Columns
+from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN

@@ -249,7 +249,7 @@ class _BatchedGrid:
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         size, messages = self._strategy.nodes_at_a_time, list(messages)
-        for first in range(0, len(messages), size):
+        for first in range(0, max(len(messages), 1), size):  # with no messages it is asked, too, as Flower does
             batch = messages[first : first + size]
             self._strategy.note_sent(batch)
             yield from self._grid.send_and_receive(batch, timeout=timeout)

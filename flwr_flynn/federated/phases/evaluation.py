@@ -16,10 +16,10 @@ own; this phase then distributes the model alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,15 +28,6 @@ from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
-from flwr_flynn.federated.evaluation_result import (
-    Evaluation,
-    Result,
-    by_group,
-    evaluated,
-    of_party,
-    subgroup_codes,
-    subgroup_names,
-)
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -67,14 +58,17 @@ from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.samples import subgroup_codes, subgroup_names
+from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion, scored
+from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion
 from flwr_flynn.model.model import Model
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 _CONTENT = "confusion matrices, and histograms and sums of the probabilities, of held-out samples"
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
 _LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
+_MOST_SHOWN = 1000  # parties whose own figures are kept
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
@@ -100,6 +94,79 @@ def _results(shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array
     """
     has_own = own.any()
     return Tables((shared, own if has_own else shared, np.full((1, 1), has_own, np.int64), *scores))
+
+
+def by_group(tables: Sequence[codec.Array], rows: Sequence[Any]) -> list[tuple[codec.Array, codec.Array, Any]]:
+    """Histograms and sums of all samples, and then of each subgroup, as views, each with the entry of `rows`."""
+    if not tables:
+        return []
+    found = [(tables[0], tables[1], rows[0])]
+    if len(tables) > 2:
+        n = len(rows) - 1
+        found += zip(tables[2].reshape(n, *tables[0].shape), tables[3].reshape(n, N_SUMS), rows[1:], strict=True)
+    return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of one evaluation."""
+
+    figures: dict[str, Any] | None  # see `evaluated`; None without any
+    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
+
+
+class Result(NamedTuple):
+    """Result of one party."""
+
+    right: tuple[int, int]  # samples that the model gets right, and those that the party's own copy does
+    n_examples: int
+    figures: dict[str, Any] | None = None  # see `metrics.overall`; None below the floor, and of parties beyond 1000
+
+
+def of_party(statistic: Tables, n_before: int) -> Result:
+    """The result of a party, after those of so many others."""
+    shared, own, _, *scores = statistic.tables
+    has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
+    found = figures.overall(scores[0], scores[1]) if has_figures else None
+    return Result((int(np.trace(shared)), int(np.trace(own))), int(shared.sum()), found)
+
+
+def evaluated(
+    total: Tables,
+    parts: Mapping[str, Result],
+    labels: Sequence[Any] = (),
+    groups: Sequence[str] = (),
+    group: str = "",
+    least: int = 1,
+) -> dict[str, Any] | None:
+    """Figures from the sum of the answers, and results by party, by name; None without samples.
+
+    They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
+    of `model.metrics`, by party and by subgroup as well, where classes have at least `least` samples.
+    """
+    if not total.tables[0].any():
+        return None
+
+    def counted(index: int) -> dict[str, Any]:
+        right = {name: (part.right[index], part.n_examples) for name, part in parts.items()}
+        return figures.summary(total.tables[index], right)
+
+    sent, tables = int(total.tables[2].item()), total.tables[3:]
+    scores = [each for pair in zip(tables[::2], tables[1::2], strict=True) for each in above_floor(*pair, least)]
+    found = None
+    if scores and scores[1][0]:
+        entries = by_group(scores, ["", *groups])
+        levels = [{"level": name, **figures.overall(table, sums)} for table, sums, name in entries[1:] if sums[0]]
+        shown = [{"name": name, **part.figures} for name, part in parts.items() if part.figures]
+        found = {
+            "examples": int(scores[1][0]),
+            "resolution": figures.resolution(scores[0]),
+            "overall": figures.overall(scores[0], scores[1]),
+            "classes": figures.by_class(scores[0], labels),
+            "parties": sorted(shown, key=lambda each: (each["accuracy"], each["name"])),
+            "groups": {"column": group, "levels": levels} if group else None,
+        }
+    return counted(0) | {"class_prior": counted(1) | {"sent": sent} if sent else None, "figures": found}
 
 
 @register
@@ -221,7 +288,7 @@ class EvaluationRequest(RunRequest[Tables]):
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
                 for table, sums, rows in by_group(tables, groups):
-                    parts = scored(probabilities[rows], true[rows], shared[rows])
+                    parts = figures.scored(probabilities[rows], true[rows], shared[rows])
                     table += parts[0]
                     sums += parts[1]
             del scores, posterior  # those of the next batch take as much memory
@@ -299,8 +366,8 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
         return state.with_result(request.phase, Evaluation(summed.figures, unkept))
     parts, classes = {context.names[cid]: part for cid, part in batch.parts.items()}, list(request.run.classes)
     least = _PUBLIC_FLOOR if request.is_summed else 1
-    figures = evaluated(batch.total, parts, classes, request.groups, request.group, least)
-    return state.with_result(request.phase, Evaluation(figures, unkept))
+    found = evaluated(batch.total, parts, classes, request.groups, request.group, least)
+    return state.with_result(request.phase, Evaluation(found, unkept))
 
 
 _asks, _asks_in_secret = (partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest))
