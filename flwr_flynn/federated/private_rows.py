@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -97,15 +98,12 @@ class GivenRows(RowReader):
         check_form(X, y)
         X = X.tocsr() if sp.issparse(X) else X
         for rows in batches(len(y), n_rows):
-            yield _of_slice(X, y, rows)
+            yield Block(rows.stop - rows.start, partial(_read, X, y, rows.start))
 
 
-def _of_slice(X: Any, y: Any, rows: slice) -> Block:
-    def read(part: slice) -> tuple[Any, Any]:
-        chosen = slice(rows.start + part.start, rows.start + part.stop)
-        return _sliced(X, chosen), _sliced(y, chosen)
-
-    return Block(rows.stop - rows.start, read)
+def _read(X: Any, y: Any, start: int, part: slice) -> tuple[Any, Any]:
+    rows = slice(start + part.start, start + part.stop)
+    return _sliced(X, rows), _sliced(y, rows)
 
 
 def _sliced(values: Any, rows: slice) -> Any:
@@ -315,16 +313,14 @@ def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
 
 def _codes(book: dict[Any, int], y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
-    known: dict[Any, int] = {}  # of types whose equal values mean the same
+
+    def code_of(label: Any) -> int:
+        return book.get(meaning(label), -1)
+
+    known = cache(code_of)  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
-        plain = type(label) in (str, int, bool, float)
-        if plain and label in known:
-            return known[label]
-        found = book.get(meaning(label), -1)
-        if plain:
-            known[label] = found
-        return found
+        return known(label) if type(label) in (str, int, bool, float) else code_of(label)
 
     return np.fromiter(map(code, label_values(y)), np.int64, len(y))
 

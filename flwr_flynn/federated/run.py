@@ -201,7 +201,11 @@ class Run:
         self.receive(replies)
         batch, phase, roster = self._batch, ask.phase, ask.roster
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
-        n_answered, needed = len(batch.replies.keys() - batch.refused.keys()), self._needed_in(phase)
+        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
+        n_answered, needed = (
+            len(batch.replies.keys() - batch.refused.keys()),
+            self.options.min_parties if is_asked else 0,
+        )
         if n_answered < needed:
             batch = batch.without(ask.start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
@@ -227,11 +231,6 @@ class Run:
         if self.options.on_phase is not None:
             self.options.on_phase(self)
         return ExchangeResult(phase, batch, missing, names, found)
-
-    def _needed_in(self, phase: Phase) -> int:
-        """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
-        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
-        return self.options.min_parties if is_asked else 0
 
     def _request(self, phase: Phase) -> Request[Any]:
         return phase.request(self.state, Context(self.options, self.counted))
