@@ -13,6 +13,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from functools import cache, partial
@@ -370,10 +371,8 @@ def _printed(text: str) -> float | None:
         return _BOOLEANS[text]
     kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
     for kind in kinds:
-        try:
+        with suppress(ValueError):
             value = kind(text)
             if str(value) == text:
                 return _number(value)
-        except ValueError:
-            continue
     return None

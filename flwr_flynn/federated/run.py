@@ -84,7 +84,7 @@ class Run:
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
         self.traffic: dict[str, Traffic] = {}  # likewise
-        self._asked: Ask | None = None
+        self.asked: Ask | None = None  # until it is complete
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
         self._batch = Batch[Any](None)
@@ -142,7 +142,7 @@ class Run:
         `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
         package.
         """
-        self._asked, self._unasked, phase = None, {}, self.phase(channel)
+        self.asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present))):
             return None
         request = self._request(phase)
@@ -160,22 +160,16 @@ class Run:
         self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(len(cids), tensors, config)
         counts = self.state.results.get(phase.name) if phase.is_counting else None
         start = request.start if counts is None else counts
-        self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config, roster, start), frozenset(cids)
+        self.asked, self._asked_cids = Ask(phase, request, cids, tensors, config, roster, start), frozenset(cids)
         self._batch = Batch(start)
-        return self._asked
-
-    @property
-    def n_secure_entries(self) -> int:
-        """Entries of the vector that the last request asks for, by a secure sum; 0 for any other request."""
-        request = None if self._asked is None else self._asked.request
-        return 0 if request is None or request.bound is None else request.n_entries
+        return self.asked
 
     def receive(self, replies: Sequence[Reply]) -> None:
         """Check some replies to the last request and add up those that pass, for a later `complete`.
 
         Their arrays are let go of, so that memory does not grow with the replies.
         """
-        if (ask := self._asked) is None:
+        if (ask := self.asked) is None:
             return
         batch, replies = (
             self._batch,
@@ -195,18 +189,15 @@ class Run:
         `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
         changed.
         """
-        if (ask := self._asked) is None:
+        if (ask := self.asked) is None:
             return None
         is_first = not self._batch.replies
         self.receive(replies)
         batch, phase, roster = self._batch, ask.phase, ask.roster
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
-        n_answered, needed = (
-            len(batch.replies.keys() - batch.refused.keys()),
-            self.options.min_parties if is_asked else 0,
-        )
-        if n_answered < needed:
+        needed = self.options.min_parties if is_asked else 0
+        if (n_answered := len(batch.replies.keys() - batch.refused.keys())) < needed:
             batch = batch.without(ask.start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
             found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
@@ -227,7 +218,7 @@ class Run:
         is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
         if is_behind or batch.passed or not phase.is_counting:
             self._fold(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
-        self._asked = None
+        self.asked = None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
         return ExchangeResult(phase, batch, missing, names, found)

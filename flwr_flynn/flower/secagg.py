@@ -188,7 +188,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
         if (own := getattr(strategy, "secure_bound", None)) != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
-        replies = Replies(grid, lambda: (strategy.run.n_secure_entries,), strategy.note_failure)
+        replies = Replies(grid, lambda: (strategy.run.asked.request.n_entries,), strategy.note_failure)
         try:
             protocol(cast(Grid, replies), context)
         except ConfigError:

@@ -147,7 +147,7 @@ def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> Non
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
     federation_of(run, FEDERATION.totals, hidden, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert loaded.is_secure
+    assert loaded.run_spec.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
         federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))

@@ -203,7 +203,6 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
 
 
 def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
-    assert not Failures()
     assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {"1": "failed: x", "2": "no reply"}
     assert Failures(unnamed=["bad\0file"]).reasons(["2"]) == {"2": "failed: badfile"}
     long = Failures(
