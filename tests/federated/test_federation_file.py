@@ -44,7 +44,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
         replace(FEDERATION, phase=phase).save(tmp_path / "f.npz")
         loaded = Federation.load(tmp_path / "f.npz")
         assert (loaded.run_spec, loaded.totals, loaded.members) == (RUN, FEDERATION.totals, FEDERATION.members)
-        assert (loaded.scoring, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
+        assert (loaded.shared.members[0].scoring, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
         assert [str(member) for member in loaded.members] == ["Basel", "Bern", "Ulm"]
         loaded.save(tmp_path / "again.npz")
         assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
