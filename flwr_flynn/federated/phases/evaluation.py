@@ -271,9 +271,8 @@ class EvaluationRequest(RunRequest[Tables]):
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         """Confusion matrices, the second of zeros without a class prior of its own, and histograms and sums."""
         mine, has_own, batches = party.tried(self.run, self.model)
-        n_classes, names, least = self.run.n_classes, self.groups, 1
-        if self.bound is None:
-            least = party.options.min_examples
+        n_classes, names = self.run.n_classes, self.groups
+        least = 1 if self.is_summed else party.options.min_examples
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [np.zeros(field.shape, np.int64) for field in score_fields(n_classes, len(names), 0)]
         for X, true, scores in batches:
