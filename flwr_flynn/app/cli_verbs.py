@@ -178,8 +178,7 @@ def show(options: Namespace) -> int:
         facts["versions"] = extra["versions"]
     if isinstance(extra, dict) and "members" in extra:
         facts["parties"] = summary(Federation.load(options.model))
-    with open(options.model, "rb") as stream:
-        facts["file sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
     print(json.dumps(facts, indent=1))
     return 0
 

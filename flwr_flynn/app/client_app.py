@@ -60,8 +60,7 @@ class UnreadyClient(Client):
 
     def fit(self, ins: FitIns) -> FitRes:
         """Refuse."""
-        refusal = self._refusal(ins.config, TRAIN)
-        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, refusal)
+        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, self._refusal(ins.config, TRAIN))
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Refuse."""
