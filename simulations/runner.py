@@ -112,7 +112,7 @@ def federate(
             answers = place.answers((laid[name], request) for name in ask.cids)
             with progress(len(ask.cids), "parties", show_progress) as done:
                 for name, (reply, took) in zip(ask.cids, answers, strict=True):
-                    run.receive([reply_of(name, reply)], drops_arrays=True)
+                    run.receive([reply_of(name, reply)])
                     seconds.append(took)
                     done()
             taken = run.complete([], Failures())

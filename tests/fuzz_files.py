@@ -247,7 +247,7 @@ class Files:
     def use_federation(self, content: bytes) -> None:
         path = self.write("given.npz", content)
         federation = Federation.load(path, max_bytes=2**22)
-        if not federation.is_secure and not federation.counts.noise:
+        if not federation.run_spec.is_secure and not federation.counts.noise:
             sizes = [member.examples for member in federation.members]
             assert all(sum(sizes) == counts.n_examples for counts in federation.totals.parts)
         federation.save(path)

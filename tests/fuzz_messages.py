@@ -18,17 +18,29 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch, collect
 from flwr_flynn.federated.compression import pack_numbers, sealed, unpack_numbers
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, MEMBER, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    MEMBER,
+    NOISY_EXAMPLES,
+    PARTY,
+    PHASE,
+    REFUSED,
+    STATISTIC,
+    TRAIN,
+    Config,
+    Reply,
+    key,
+)
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
@@ -354,7 +366,8 @@ class Server:
         """Check replies, and that checking changed nothing."""
         roster, before = self.run.rosters.get(self.ask.phase.name, Roster()), self._shown()
         roster = self.run.counted if self.ask.phase.is_counting else roster
-        batch = self.ask.phase.collect(self.ask.request, self.start, roster, self.run.counted, replies)
+        batch = Batch(self.start)
+        collect(self.ask.request, batch, roster, self.run.counted, replies)
         assert self._shown() == before
         assert not any("unreadable" in reason for reason in batch.refused.values()), batch.refused
         if self.ask.phase.channel == TRAIN:

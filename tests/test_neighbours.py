@@ -14,7 +14,7 @@ from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.own_file import private_file
 from flwr_flynn.app.data.source import Reading
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated import permissions, private_rows
+from flwr_flynn.federated import private_rows, sample_access
 from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import _REQUESTS
@@ -81,7 +81,7 @@ def test_a_line_that_raises_because_of_a_record_is_noticed(mutant: str, monkeypa
         monkeypatch.setattr(private_rows, "each_part", _without_fold)
         monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))  # so that a row beyond it raises
     else:
-        monkeypatch.setattr(permissions, "add_counts", _raising(permissions.add_counts))
+        monkeypatch.setattr(sample_access, "add_counts", _raising(sample_access.add_counts))
     _, different = neighbours.sweep(lambda index: index % 16 == 0, lambda name: name.startswith("noisy, plain, ranges"))
     assert different
 

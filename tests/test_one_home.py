@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.code import code_lines, modules
 
-REGISTRY = "federated/plan.py"
+REGISTRY = "federated/phases/__init__.py"
 EXCEPTIONS = Path(__file__).with_name("one_home.txt")
 
 CAPABILITIES = {
@@ -21,11 +21,11 @@ CAPABILITIES = {
         "federated/phases/columns.py model/column_histograms.py model/column_cells.py",
     ),
     "evaluation": (
-        r"EvaluationRequest|\bEVALUATION\b|evaluation_result|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
-        "federated/phases/evaluation.py federated/evaluation_result.py",
+        r"EvaluationRequest|\bEVALUATION\b|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
+        "federated/phases/evaluation.py",
     ),
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
-    "group-column": (r"group[-_]column|subgroup", "federated/evaluation_result.py"),
+    "group-column": (r"group[-_]column|subgroup", "federated/samples.py"),
     "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_noise.py privacy/noise_mechanisms.py"),
     "noisy-refinement": (
         r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",

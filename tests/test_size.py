@@ -10,15 +10,15 @@ from collections import Counter
 from tests.code import PACKAGE, code_lines, modules
 
 SIZES = {
-    "top level": 424,
+    "top level": 433,
     "tables": 1119,
     "hashing": 1134,
     "model": 2373,
     "privacy": 979,
-    "federated": 3698,
-    "flower": 884,
-    "app": 3589,
-    "all": 14199,
+    "federated": 3416,
+    "flower": 820,
+    "app": 3208,
+    "all": 13482,
     "simulations": 3994,
 }
 SLACK = 20

@@ -24,10 +24,11 @@ from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.samples import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.model import Model
+from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
@@ -166,13 +167,14 @@ _MOST_BYTES = 2**30
 
 
 def show(options: Namespace) -> int:
-    """Print what a model file holds, as JSON."""
+    """Print what a model file holds, as JSON; of a federation's file its members as well."""
     with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
         facts = facts_of(model)
     if isinstance(extra, dict) and "versions" in extra:
         facts["versions"] = extra["versions"]
-    with open(options.model, "rb") as stream:
-        facts["file sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    if isinstance(extra, dict) and "members" in extra:
+        facts["parties"] = summary(Federation.load(options.model))
+    facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
     print(json.dumps(facts, indent=1))
     return 0
 
@@ -205,6 +207,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "refined": model.refined is not None,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
+        "counts sha256": counts_sha256(model.members),
     }
 
 

@@ -11,12 +11,11 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.run_plan import RunPlan, memory_of
 from flwr_flynn.app.settings_parser import in_json, key_of
-from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
+from flwr_flynn.federated.phases import phases_of
 from flwr_flynn.federated.phases.evaluation import EVALUATION
-from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, TRAIN
 from flwr_flynn.federated.run import rounds_of
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.release_policy import unseeded
@@ -49,7 +48,7 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
 def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
     """Kind of disclosure of a phase, and the content of an answer in words."""
     kind = EXACT if options.run_spec.mechanism is None else NOISY
-    if phase.collect is collect_secure:
+    if options.run_spec.is_secure and phase.channel == TRAIN:
         kind = SECURE
     elif phase is EVALUATION:
         kind = RESULTS if options.is_evaluated and not options.sums_results else NOTHING

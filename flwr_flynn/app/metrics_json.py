@@ -21,13 +21,14 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined, model_of_members
+from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
+from flwr_flynn.model.noisy_rounds import Descent
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
@@ -68,7 +69,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "columns": columns and {"examples": columns.histograms.n_examples},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
-        "refinement": sum(isinstance(result, Refined) for result in results),
+        "refinement": sum(isinstance(result, Descent) for result in results),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},

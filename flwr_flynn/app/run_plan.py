@@ -141,7 +141,7 @@ def _strategy(
         min_parties=needed,
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
-        rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
+        rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.shared.members[0].scoring.rule,
         gram=config.gram_value(),
         fraction_evaluate=float(config.evaluates(parties is not None, given.get("mechanism") is not None)),
         group_column=config.group_column,

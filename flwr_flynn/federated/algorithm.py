@@ -17,7 +17,7 @@ messages in between, and ends with the same model, bit for bit.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flwr_flynn.federated import codec
@@ -25,20 +25,16 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
 from flwr_flynn.federated.roster import Failures, missing_text
-from flwr_flynn.federated.run import ExchangeResult, Run
+from flwr_flynn.federated.run import Run
 
 
-def federate(
-    options: RunOptions, parties: Sequence[Party], watch: Callable[[Run, ExchangeResult], object] | None = None
-) -> Run:
+def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
     """Run all phases over some parties, one after the other.
 
     Parameters
     ----------
     options : RunOptions
     parties : sequence of Party
-    watch : callable, optional
-        Called after each exchange, with the run as it is then and the outcome of the exchange.
 
     Returns
     -------
@@ -52,14 +48,10 @@ def federate(
             if (ask := run.ask(channel, cids)) is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:
-                    run.receive(
-                        [reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))], drops_arrays=True
-                    )
+                    run.receive([reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))])
                 taken = run.complete([], Failures())
                 if taken is not None and taken.missing and options.purpose == "train":
                     warnings.warn(f"phase {taken.phase.name}: no answer of {missing_text(taken.missing)}", stacklevel=2)
-                if watch is not None and taken is not None:
-                    watch(run, taken)
     return run
 
 

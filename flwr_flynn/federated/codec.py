@@ -21,9 +21,9 @@ from flwr_flynn._files import npy_header
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import check_packed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import LARGEST_BIAS, MOST_SPECS, GramScoring, checked_gram_specs
@@ -154,20 +154,13 @@ def split(joined: Any) -> list[bytes]:
 # -------- parts of a model: scoring rules, weights, scores from the Gram matrix
 
 
-def members_text(members: Sequence[ModelMember]) -> str:
-    """Scorings of members, with their temperatures, and their weights, as a server announces them."""
-    scorings = [(each.scoring, each.weight) for each in members]
-    return json.dumps([[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in scorings])
-
-
 def announced_members(config: Config, run: RunSpec, counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
     """Members with the scorings and weights that a server announced, of the specs of a run and these counts."""
-    n_members, lists = len(run.specs), config.json("scorings", 200 * len(run.specs))
-    expected = f"{n_members} lists of rule, decay, temperature and weight"
-    if not isinstance(lists, list) or len(lists) != n_members:
-        raise PayloadError(key("scorings"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
-    if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
-        raise PayloadError(key("scorings"), expected, "other lists")
+    lists = config.json("scorings", 200 * len(run.specs))
+    if not isinstance(lists, list) or not all(isinstance(values, list) and len(values) == 4 for values in lists):
+        raise PayloadError(key("scorings"), "lists of rule, decay, temperature and weight", type(lists).__name__)
+    if len(lists) != len(run.specs) or any(values[2] is None for values in lists):
+        raise PayloadError(key("scorings"), f"{len(run.specs)}, each with a temperature", len(lists))
     with refusing(key("scorings")):
         scorings = [ScoringRule(*values[:3]) for values in lists]
         return tuple(map(ModelMember, run.specs, counts, scorings, [values[3] for values in lists]))
@@ -187,11 +180,7 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
 
 def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess) -> GramScoring:
     """Scores from the Gram matrix in a message that may come from anybody, with their weights as the one array."""
-    bias, expected = config.json("gram", 30 * run.n_classes + 200), f"{run.n_classes} biases up to {LARGEST_BIAS}"
-    if not isinstance(bias, list) or len(bias) != run.n_classes:
-        raise PayloadError(key("gram"), expected, len(bias) if isinstance(bias, list) else type(bias).__name__)
-    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
-        raise PayloadError(key("gram"), expected, "others")
+    bias = config.integers("gram", run.n_classes, -LARGEST_BIAS, LARGEST_BIAS)
     with refusing(key("gram")):
         specs = checked_gram_specs(announced_specs(config, "gram_specs", MOST_SPECS, run.specs))
         n_rows = sum(spec.hash_dim for spec in specs)
@@ -209,7 +198,7 @@ def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:
     party.check_memory(_WEIGHT_BYTES * n_weights, f"{n_weights} weights")
 
 
-def unpacked_weights(run: RunSpec, arrays: Sequence[Array]) -> Weights:
+def announced_weights(run: RunSpec, arrays: Sequence[Array]) -> Weights:
     """The weights of a refined model in the one array of a message that may come from anybody."""
     check_packed(arrays, 1, "weights", "a packed array")
     return unpack_signed(arrays[0], (run.spec.hash_dim, run.n_classes), LARGEST_WEIGHT).astype(np.int32)

@@ -7,12 +7,9 @@ Of a secure sum SecAgg+ gives the server one copy of the mean for each party: al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
-
-import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn._text import clean
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
@@ -47,73 +44,75 @@ class Batch(Generic[S]):
         return Batch(start, refused=refused, **kept)
 
 
-Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply], Batch[Any] | None], Batch[Any]]
-"""Make a batch of (request, sum so far, roster of the phase, roster of the counts, replies), or add them to a batch."""
+def collect(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]) -> None:
+    """Add replies to a batch; `roster` is that of the phase, and `counted` that of the counts."""
+    if request.bound is None:
+        _add_each(request, batch, roster, counted, replies)
+    else:
+        _add_sum(request, batch, roster, replies)
 
 
-def collect_each(
-    request: Request[S],
-    total: S,
-    roster: Roster,
-    counted: Roster,
-    replies: Sequence[Reply],
-    batch: Batch[S] | None = None,
-    keep: Callable[[S, int], Any] | None = None,
-) -> Batch[S]:
-    """Check replies one by one, and add up those that pass; keep what `keep` makes of each statistic, the
-    number of those before it being its second argument.
+def _add_each(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]) -> None:
+    """Check replies one by one, and add up those that pass.
 
     No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
     sum, as a node that restarted under a new id has.
     """
-    batch = Batch(total) if batch is None else batch
     for reply in replies:
         sender = Sender.of(reply)
-        cid, name, proof = sender
+        cid, name, _ = sender
         if cid in roster or cid in batch.passed:
             batch.repeated.append(cid)
             continue
         if name:
             batch.names[cid] = name
-        member = counted.member(cid, name or None, proof)
         if REFUSED in reply.metrics:
             batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
         try:
-            statistic = _read(request, reply, member)
-            if statistic is None:
-                continue
-            digests = request.digests(statistic)
-            _check_new(batch, roster, reply, name, digests, member)
-            if request.load(batch.total) + request.load(statistic) > request.capacity:
-                raise PayloadError("the sum has no room for it")
-            index = request.match(statistic, sender, set(batch.taken_out.values()))
-            contents = request.contents(statistic)
-            facts = request.sizes(statistic), digests, request.change(statistic)
-            found = _member(reply, sender, roster.identify(cid), *facts)
-            batch.total = request.add(batch.total, statistic)
+            _add(request, batch, roster, counted, reply, sender)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
             reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
             batch.refused[cid] = f"refused: {reason}"
-            continue
-        if name and digests:
-            batch.known[name, digests] = cid
-        if member is not None and cid not in counted:
-            batch.answered[member.node, member.name] = cid
-        if index is not None:
-            batch.taken_out[cid] = index
-        batch.refused.pop(cid, None)
-        batch.passed[cid], batch.members[cid] = reply, found
-        batch.arrivals += Arrivals.of(contents, reply.tensors)
-        if keep is not None:
-            batch.parts[cid] = keep(statistic, len(batch.parts))
-    return batch
 
 
-def _read(request: Request[S], reply: Reply, member: Member | None) -> S | None:
+def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, reply: Reply, sender: Sender) -> None:
+    """Add a reply to a batch, unless it has no samples; an error refuses it, and leaves the batch as it is."""
+    cid, name, proof = sender
+    member = counted.member(cid, name or None, proof)
     if reply.fault:
         raise PayloadError(reply.fault)
-    return request.read(codec.read_tensors(reply.tensors), reply, member)
+    statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+    if statistic is None:
+        return
+    digests = request.digests(statistic)
+    _check_new(batch, roster, reply, name, digests, member)
+    if request.load(batch.total) + request.load(statistic) > request.capacity:
+        raise PayloadError("the sum has no room for it")
+    index = request.match(statistic, sender, set(batch.taken_out.values()))
+    sizes, change = request.sizes(statistic), request.change(statistic)
+    seconds = reply.metrics.get(SECONDS)
+    party = Member(
+        *(name, cid, roster.identify(cid), None if sizes is None else tuple(sizes.tolist()), digests),
+        bytes=reply.n_bytes,
+        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
+        proof=proof,
+        change=change,
+    )
+    arrivals = Arrivals.of(request.contents, reply)
+    result = request.party_result(statistic, len(batch.parts))
+    batch.total = request.add(batch.total, statistic)
+    if name and digests:
+        batch.known[name, digests] = cid
+    if member is not None and cid not in counted:
+        batch.answered[member.node, member.name] = cid
+    if index is not None:
+        batch.taken_out[cid] = index
+    batch.refused.pop(cid, None)
+    batch.passed[cid], batch.members[cid] = reply, party
+    batch.arrivals += arrivals
+    if result is not None:
+        batch.parts[cid] = result
 
 
 def _check_new(
@@ -128,58 +127,27 @@ def _check_new(
         raise PayloadError(f"the same member as node {first}, which replied")
 
 
-def _member(
-    reply: Reply,
-    sender: Sender,
-    key: str,
-    sizes: npt.NDArray[np.int64] | None,
-    digests: tuple[str, ...],
-    change: dict[str, Any] | None,
-) -> Member:
-    """The sender of a reply as the run keeps it."""
-    seconds = reply.metrics.get(SECONDS)
-    return Member(
-        sender.name,
-        sender.cid,
-        key,
-        None if sizes is None else tuple(sizes.tolist()),
-        digests,
-        proof=sender.proof,
-        bytes=reply.n_bytes,
-        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
-        change=change,
-    )
-
-
-def collect_secure(
-    request: Request[Any],
-    total: Any,
-    roster: Roster,
-    counted: Roster,
-    replies: Sequence[Reply],
-    batch: Batch[Any] | None = None,
-) -> Batch[Any]:
-    """Make the sum out of copies of its mean: all senders are in it, or none is. See `collect.Collect`."""
-    if batch is not None:
-        if replies:
-            raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
-        return batch
-    batch = Batch(total, repeated=[reply.cid for reply in replies if reply.cid in roster])
+def _add_sum(request: Request[S], batch: Batch[S], roster: Roster, replies: Sequence[Reply]) -> None:
+    """Add the sum that copies of its mean make: all senders are in it, or none is."""
+    if not replies:
+        return
+    if batch.passed or batch.refused:
+        raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
+    batch.repeated += [reply.cid for reply in replies if reply.cid in roster]
     first = {cid: reply for cid, reply in first_of_each(replies).items() if cid not in roster}
     if not first:
-        return batch
+        return
     try:
-        batch.total = request.add(total, request.summed(list(first.values())))
+        batch.total = request.add(batch.total, request.summed(list(first.values())))
     except FlyNNError as error:
         batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
-        return batch
+        return
     for cid, reply in first.items():
         _, name, proof = Sender.of(reply)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
-        batch.arrivals += Arrivals.of(request.contents(None), reply.tensors)
+        batch.arrivals += Arrivals.of(request.contents, reply)
         batch.members[cid] = Member(name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes)
-    return batch
 
 
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:

@@ -1,4 +1,4 @@
-"""The disclosure record: the content of each message that leaves a party, in figures, and of those that arrive; bytes.
+"""Disclosure by a party: what its options let leave, and the record of each message that leaves or arrives.
 
 A party makes a `Disclosure` of every answer, refusals included, before it leaves, and hands it to its option
 `on_answer`. It has exact figures about the party and stays there.
@@ -7,10 +7,109 @@ A party makes a `Disclosure` of every answer, refusals included, before it leave
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flwr_flynn._validation import boolean, integer, n_threads, number
+from flwr_flynn.errors import ConfigError, PrivacyError
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Reply
+from flwr_flynn.federated.samples import Features, Samples
+from flwr_flynn.privacy.ledger import Budget
+
+if TYPE_CHECKING:
+    from flwr_flynn.model.classifier import FlyNNClassifier
+
+
+@dataclass(frozen=True)
+class PartyOptions:
+    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
+
+    Parameters
+    ----------
+    name : str, optional
+        Its name in the server's log and report; by default its node id.
+    member : str, default=""
+        Proof that it is a member of the federation, for the server alone, which keeps its SHA-256: without it a party
+        whose node id is another one by now cannot leave, or change its counts. At most 256 characters.
+    memory_limit : int, default=4 GiB
+        Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
+        is allocated.
+    min_examples : int, default=5
+        Disclosure floor, which no request changes. Classes of fewer samples are left out of the histograms of columns;
+        they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are
+        taken as 4.
+    n_jobs : int, optional
+        Threads for hashing: None for one, -1 for all.
+    budget : Budget, optional
+        Ledger and policy. With one, nothing but noisy counts within the policy leaves the party, and samples that do
+        not fit are left out; without one, requests for noisy counts are refused.
+    evaluates : bool, default=False
+        With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
+        models can learn counts of the held-out samples from them.
+    secure : bool, default=False
+        Let figures leave in secure sums only, see `flwr_flynn.secagg`.
+    gram : bool, default=False
+        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. Classes of which one
+        of its two folds has fewer than `min_examples` samples stay out of it. In a secure sum it needs no consent.
+    class_prior : bool, default=True
+        Give the party's copy of the model its own class frequencies, see `own_prior`. Not with a budget.
+    leaves : bool, default=False
+        Leave a federation: answer runs of action withdraw only, with the counts sent before.
+    previous : Samples or callable, optional
+        The training samples as they were counted, of a party whose samples have changed: it answers runs of action
+        update. Of any kind that `load` may be.
+    response_seconds : float, default=0
+        With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
+    on_model : callable, optional
+        Called with the federated `FlyNNClassifier` when it arrived and was tried.
+    on_answer : callable, optional
+        Called with the `Disclosure` of each answer before it leaves, see `federated.disclosure`. If it raises, a
+        refusal without data leaves instead.
+    """
+
+    name: str | None = None
+    memory_limit: int = 4 * 2**30
+    min_examples: int = 5
+    n_jobs: int | None = None
+    budget: Budget | None = None
+    evaluates: bool = False
+    secure: bool = False
+    gram: bool = False
+    class_prior: bool = True
+    leaves: bool = False
+    previous: Samples | Callable[[Features], Samples] | None = None
+    response_seconds: float = 0.0
+    on_model: Callable[[FlyNNClassifier], object] | None = None
+    on_answer: Callable[[Disclosure], object] | None = None
+    member: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise ConfigError("budget", "a Budget", type(self.budget).__name__)
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigError("name", "a string", type(self.name).__name__)
+        if not isinstance(self.member, str) or len(self.member) > 256:
+            raise ConfigError("member", "a string of at most 256 characters", type(self.member).__name__)
+        n_threads(self.n_jobs)
+        for name in ("memory_limit", "min_examples"):
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
+        for name in ("evaluates", "secure", "gram", "class_prior", "leaves"):
+            boolean(name, getattr(self, name))
+        number("response_seconds", self.response_seconds, least=0)
+
+    def admit(self, discloses: str, phase: str, is_withdrawal: bool) -> None:
+        """Raise unless the options allow what the answer to a request of a phase discloses."""
+        if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
+            raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
+        if is_withdrawal != self.leaves and discloses != NOTHING:
+            expected = "only runs with action=withdraw" if self.leaves else "no run with action=withdraw"
+            raise ConfigError("node-config leave", expected, text=f"node-config leave: this party answers {expected}")
+        if self.secure and discloses in (EXACT, NOISY):
+            raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
+        if self.budget is not None and discloses == EXACT:
+            text = f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}"
+            raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
 
 
 @dataclass(frozen=True)
@@ -53,50 +152,34 @@ class Disclosure:
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """Figures of one array of the messages of some parties."""
-
-    fields: tuple[str, ...]
-    shape: tuple[int, ...] | None
-    bytes: tuple[int, int, int]  # lowest, total, highest
-    n: int = 1  # parties that sent it
-
-    def __add__(self, other: Arrived) -> Arrived:
-        (low, total, high), (other_low, other_total, other_high) = self.bytes, other.bytes
-        sizes = min(low, other_low), total + other_total, max(high, other_high)
-        return Arrived(self.fields, self.shape, sizes, self.n + other.n)
-
-
-@dataclass(frozen=True)
 class Arrivals:
-    """Messages of a phase with arrays, of so many parties, in memory that does not grow with them."""
+    """Messages of some parties, all with the same content, in memory that does not grow with them."""
 
     parties: int = 0
-    arrays: tuple[Arrived, ...] = ()
+    bytes: int = 0  # of arrays and entries
+    contents: Sequence[Content] = ()
+    sizes: tuple[tuple[int, int, int], ...] = ()  # bytes of each array: the lowest, total and highest
 
     @classmethod
-    def of(cls, contents: Sequence[Content], tensors: Sequence[bytes]) -> Arrivals:
+    def of(cls, contents: Sequence[Content], reply: Reply) -> Arrivals:
         """The message of one party."""
-        pairs = zip(contents, map(len, tensors), strict=False)
-        return cls(1, tuple(Arrived(each.fields, each.shape, (n, n, n)) for each, n in pairs))
+        sizes = tuple((len(each),) * 3 for each in reply.tensors)
+        return cls(1, reply.n_bytes + n_bytes(reply.metrics), contents, sizes)
 
     def __add__(self, other: Arrivals) -> Arrivals:
-        found: dict[tuple[tuple[str, ...], int], Arrived] = {}
-        for arrays in (self.arrays, other.arrays):  # not every party sends all of them
-            seen = Counter[tuple[str, ...]]()
-            for each in arrays:
-                key = each.fields, seen[each.fields]
-                seen[each.fields] += 1
-                found[key] = found[key] + each if key in found else each
-        return Arrivals(self.parties + other.parties, tuple(found.values()))
+        if not (self.parties and other.parties):
+            return self if self.parties else other
+        pairs = zip(self.sizes, other.sizes, strict=True)
+        sizes = tuple((min(a[0], b[0]), a[1] + b[1], max(a[2], b[2])) for a, b in pairs)
+        return Arrivals(self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """Parties; and for each array the names of its fields, shape and bytes (lowest, mean, highest)."""
         fields = []
-        for each in self.arrays:
-            (low, total, high), shape = each.bytes, None if each.shape is None else list(each.shape)
-            sizes = [low, round(total / each.n), high]
-            fields.append({"name": ", ".join(each.fields), "shape": shape, "bytes": sizes})
+        for content, (low, total, high) in zip(self.contents, self.sizes, strict=True):
+            shape = None if content.shape is None else list(content.shape)
+            sizes = [low, round(total / self.parties), high]
+            fields.append({"name": ", ".join(content.fields), "shape": shape, "bytes": sizes})
         return {"parties": self.parties, "fields": fields}
 
 
@@ -122,15 +205,10 @@ class Traffic:
         self.asked += n_parties
         self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))
 
-    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
-        """Note a reply of one party."""
-        self.replied += 1
-        self.up += sum(map(len, tensors)) + n_bytes(metrics)
-
-    def add(self, answered: Traffic, arrivals: Arrivals) -> None:
+    def add(self, arrivals: Arrivals) -> None:
         """Add the replies of an exchange."""
-        self.replied += answered.replied
-        self.up += answered.up
+        self.replied += arrivals.parties
+        self.up += arrivals.bytes
         self.arrivals += arrivals
 
     @property

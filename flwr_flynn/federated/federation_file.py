@@ -7,13 +7,12 @@ can join later and leave again, and a run can go on after any phase (`purpose="r
 A party is known by its node id, the public key of its SuperNode, or the SHA-256 of its proof of membership. Without
 SuperNode authentication the first two change with every start of a node.
 
-``python -m flwr_flynn.federation show federation.npz`` prints a file's roster.
+``flwr-flynn show federation.npz`` prints a file's roster.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,14 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import _files
 from flwr_flynn._validation import boolean, integer, is_sha256
-from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
+from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.model import Model, counted_prior, counts_sha256
-from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.model.model import Model, counted_prior
 from flwr_flynn.privacy import mechanism_from_dict
 
 if TYPE_CHECKING:
@@ -41,7 +39,10 @@ _LONGEST = 64  # characters of a name, a node or a run
 BEHIND_MODEL = ("evaluation", "")
 """Phases that are due when noisy refinement and the Gram matrix are over."""
 
-_ROSTER = {"format", "mode", "bound", "mechanism", "phase", "members", "selected", "max_members", "thorough"}
+_FACTS = {"phase": "phase", "selected": "is_selected", "max_members": "max_members", "thorough": "is_thorough"}
+"""Entries of the roster, and the attributes that they are."""
+
+_ROSTER = {"format", "mode", "bound", "mechanism", "members", *_FACTS}
 _KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
 
@@ -94,11 +95,11 @@ class Federation:
         run = self.run_spec
         if self.counts.noise and run.mechanism is None:
             raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {run.mode}")
-        expected = 0 if self.is_secure else len(run.specs)
+        expected = 0 if run.is_secure else len(run.specs)
         for member in self.members:
             if len(member.sha256) != expected:
                 raise ModelFileError("sha256", f"{expected} for each member in mode {run.mode}", len(member.sha256))
-        if self.is_secure:
+        if run.is_secure:
             return
         if not run.is_plain:
             releases = sum(release.times for release in self.counts.noise)
@@ -124,19 +125,9 @@ class Federation:
         return CountsOfSpecs(tuple(member.counts for member in self.shared.members))
 
     @property
-    def scoring(self) -> ScoringRule:
-        """ScoringRule of the first member."""
-        return self.shared.members[0].scoring
-
-    @property
     def counts(self) -> ClassCounts:
         """The sum for the first spec, in a finished run that of the first member of the model."""
         return self.totals.parts[0]
-
-    @property
-    def is_secure(self) -> bool:
-        """True if members were added by a secure sum, so that nobody knows their counts."""
-        return self.run_spec.is_secure
 
     @property
     def model(self) -> FlyNNClassifier:
@@ -153,10 +144,7 @@ class Federation:
             "mode": run.mode,
             "bound": run.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
-            "phase": self.phase,
-            "selected": self.is_selected,
-            "max_members": self.max_members,
-            "thorough": self.is_thorough,
+            **{name: getattr(self, attribute) for name, attribute in _FACTS.items()},
             "members": [{name: getattr(member, name) for name in _KEPT} for member in self.members],
         }
         model_file.write(path, self.shared, extra=roster)
@@ -179,11 +167,11 @@ class Federation:
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             members = [_member(member, len(classes)) for member in roster["members"]]
-            rest = [roster[name] for name in ("phase", "max_members", "selected", "thorough")]
+            facts = {attribute: roster[name] for name, attribute in _FACTS.items()}
             # The prior follows from the counts, and the guarantee from the mechanism: neither from a file.
             prior = counted_prior(model.members[0].counts, weight)
             model = replace(model, prior=prior, guarantee=run.guarantee)
-            return cls(run, model, members, *rest)
+            return cls(run, model, members, **facts)
 
 
 def _member(values: Any, n_classes: int) -> Member:
@@ -237,24 +225,3 @@ def summary(federation: Federation) -> list[Mapping[str, Any]]:
         }
         for member in federation.members
     ]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run `python -m flwr_flynn.federation` with these arguments, and return its exit status."""
-    if len(arguments) != 2 or arguments[0] != "show":
-        print("usage: python -m flwr_flynn.federation show PATH", file=sys.stderr)
-        return 2
-    try:
-        federation = Federation.load(arguments[1])
-    except (FlyNNError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    rows = summary(federation)
-    sha256 = counts_sha256(federation.shared.members)  # as in the report of the run
-    print(f"{arguments[1]}: {len(rows)} parties, SHA-256 of the counts {sha256}")
-    if federation.run_spec.mechanism is not None:
-        print(federation.run_spec.mechanism.guarantee())
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]} if rows else {}
-    for row in [{name: name for name in widths}, *rows] if rows else []:
-        print("  ".join(f"{row[name]!s:<{width}}" for name, width in widths.items()).rstrip())
-    return 0

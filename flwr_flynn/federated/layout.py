@@ -37,10 +37,6 @@ class Sizes(NamedTuple):
     per_class: npt.NDArray[np.int64] | int
     total: int
 
-    def of_classes(self, n_classes: int) -> list[int]:
-        """Samples of each class, at most."""
-        return [self.per_class] * n_classes if isinstance(self.per_class, int) else self.per_class.tolist()
-
 
 @dataclass(frozen=True, eq=False)
 class Field:
@@ -55,7 +51,6 @@ class Field:
     most : int or array of int
         The largest magnitude of the integers of one party.
     form : {"counts", "numbers", "plain"}, default="counts"
-        Vectors in plain form that follow one another travel as one array.
     is_signed : bool, default=False
         True if integers may be negative.
     types : tuple of str, default=("<i8",)
@@ -85,11 +80,6 @@ class Field:
     def largest(self) -> int:
         """The largest magnitude of all."""
         return self.most if isinstance(self.most, int) else int(self.most.max(initial=0))
-
-    @property
-    def is_vector(self) -> bool:
-        """True if it may share an array of a message with its neighbours."""
-        return self.form == PLAIN and len(self.shape) == 1
 
     def capped(self, most: int) -> Field:
         """The field with integers up to `most` alone."""
@@ -148,37 +138,23 @@ def _check_typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int
 # -------- messages
 
 
-def _groups(fields: Sequence[Field]) -> list[list[Field]]:
-    """The fields of each array of a message."""
-    groups: list[list[Field]] = []
-    for field in fields:
-        if groups and field.is_vector and groups[-1][0].is_vector:
-            groups[-1].append(field)
-        else:
-            groups.append([field])
-    return groups
-
-
 def contents(fields: Sequence[Field]) -> list[Content]:
     """Content of each array of a message."""
     found = []
-    for group in _groups(fields):
-        if group[0].fingerprint:
+    for field in fields:
+        if field.fingerprint:
             found.append(Content(("fingerprint",), (_FINGERPRINT_BYTES,)))
-        shape = group[0].shape if len(group) == 1 else (sum(field.size for field in group),)
-        names = tuple(field.name for field in group)
-        found.append(Content(names, None if group[0].is_open else shape))
+        found.append(Content((field.name,), None if field.is_open else field.shape))
     return found
 
 
 def to_arrays(fields: Sequence[Field], parts: Sequence[Array]) -> list[Array]:
     """The arrays of a message, from the integers of each field."""
-    arrays, rest = [], list(parts)
-    for group in _groups(fields):
-        if group[0].fingerprint:
-            arrays.append(np.frombuffer(bytes.fromhex(group[0].fingerprint), np.uint8))
-        packed = [field.packed(rest.pop(0)) for field in group]
-        arrays.append(packed[0] if len(packed) == 1 else np.concatenate(packed))
+    arrays = []
+    for field, part in zip(fields, parts, strict=True):
+        if field.fingerprint:
+            arrays.append(np.frombuffer(bytes.fromhex(field.fingerprint), np.uint8))
+        arrays.append(field.packed(part))
     return arrays
 
 
@@ -187,29 +163,23 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
 
     All arrays are looked at before one of them is unpacked.
     """
-    groups = _groups(fields)
     names = [content.fields[0] for content in contents(fields)]
     if not isinstance(arrays, Sequence) or len(arrays) != len(names):
         got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
         expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
-    rest, packed = list(arrays), []
-    for group in groups:
-        if fingerprint := group[0].fingerprint:
-            array = rest.pop(0)
+    rest, packed = iter(arrays), []
+    for field in fields:
+        if field.fingerprint:
+            array = next(rest)
             _check_typed(array, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,))
-            if (got := array.tobytes().hex()) != fingerprint:
-                raise PayloadError("fingerprint", f"{fingerprint[:12]}...", f"{got[:12]}...")
-        shape = group[0].shape if len(group) == 1 else (sum(field.size for field in group),)
-        form = (group[0].types, shape) if group[0].form == PLAIN else (("|u1",), None)
-        _check_typed(rest[0], group[0].name, *form)
-        packed.append(rest.pop(0))
-    parts = []
-    for group, array in zip(groups, packed, strict=True):
-        cuts = np.cumsum([field.size for field in group])[:-1]
-        pieces = [array] if len(group) == 1 else np.split(array, cuts)
-        parts += [field.unpacked(piece) for field, piece in zip(group, pieces, strict=True)]
-    return parts
+            if (got := array.tobytes().hex()) != field.fingerprint:
+                raise PayloadError("fingerprint", f"{field.fingerprint[:12]}...", f"{got[:12]}...")
+        array = next(rest)
+        form = (field.types, field.shape) if field.form == PLAIN else (("|u1",), None)
+        _check_typed(array, field.name, *form)
+        packed.append(array)
+    return [field.unpacked(array) for field, array in zip(fields, packed, strict=True)]
 
 
 # -------- secure sums

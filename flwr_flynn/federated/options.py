@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.evaluation_result import subgroup_names
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
-from flwr_flynn.federated.samples import Label
+from flwr_flynn.federated.samples import Label, subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS
@@ -50,34 +49,6 @@ def conflicts(
 
 _OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
 """Options that stand for settings of other names."""
-
-
-class RunOptionsDict(TypedDict, total=False):
-    """`RunOptions` as keywords of a strategy."""
-
-    spec: HashSpec | Sequence[HashSpec] | HashPlan
-    classes: Sequence[Label]
-    min_parties: int
-    max_examples_per_party: int | None
-    decay: float | str
-    rule: str
-    feature_names: Sequence[str] | Schema | None
-    learn_schema: bool
-    ignore: Sequence[str]
-    keep: Sequence[str]
-    mechanism: Mechanism | None
-    federation: Federation | None
-    purpose: str
-    identify: Identify
-    secure_bound: int | None
-    fraction_evaluate: float | None
-    distribute: bool
-    group_column: str
-    accept_failures: bool
-    gram: int | None
-    class_weight: str | None
-    phases: Sequence[Any] | None
-    on_phase: Callable[[Any], object] | None
 
 
 @dataclass(frozen=True)
@@ -135,8 +106,6 @@ class RunOptions:
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     group_column : str, default=""
         Category among the columns of the run's schema, by whose levels the evaluation reports as well.
-    accept_failures : bool, default=True
-        Go on without parties that fail or refuse; else the answers of the phase are set aside.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by one more
         exchange, of about 1.5 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
@@ -169,7 +138,6 @@ class RunOptions:
     fraction_evaluate: float | None = None
     distribute: bool = False
     group_column: str = ""
-    accept_failures: bool = True
     gram: int | None = None
     class_weight: str | None = None
     phases: Sequence[Any] | None = None
@@ -206,7 +174,7 @@ class RunOptions:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
         if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
             raise ConfigError("fraction_evaluate", "1 or 0, all parties or none", self.fraction_evaluate)
-        for name in ("distribute", "accept_failures", "learn_schema"):
+        for name in ("distribute", "learn_schema"):
             boolean(name, getattr(self, name))
         if self.gram is not None:
             integer("gram", self.gram, least=0, most=MOST_ROWS)
@@ -225,14 +193,11 @@ class RunOptions:
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
         """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
         run, purpose = self.run_spec, self.purpose
-        is_set_aside = purpose in ("withdraw", "update") and not self.accept_failures
-        yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
-        if run.mechanism is not None and run.mechanism.n_rounds:
-            expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
-            yield "mechanism", purpose in ("join", "withdraw"), expected
-        is_noisy = purpose == "update" and self.mechanism is not None
+        has_rounds = run.mechanism is not None and run.mechanism.n_rounds > 0
+        expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
+        yield "mechanism", has_rounds and purpose in ("join", "withdraw"), expected
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
-        yield "mechanism", is_noisy, expected
+        yield "mechanism", purpose == "update" and run.mechanism is not None, expected
         schema, column = self.feature_names, self.group_column
         is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
         yield "group_column", not is_found, "a category of the run's schema, or none"
@@ -251,8 +216,6 @@ class RunOptions:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if run.is_secure and self.purpose != "evaluate":
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
-            if not self.accept_failures:  # a sum that was set aside, less that of the next round, is that of few
-                raise ConfigError("accept_failures", "True with secure sums", False)
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
                 raise ConfigError("spec, classes, mechanism, class_weight", "those of the federation", "different ones")
@@ -279,9 +242,9 @@ class RunOptions:
         """True if the Gram matrix follows from the effort, of a plan or of the saved run."""
         if self.gram is not None:
             return False
-        return (
-            self.federation.is_thorough if self.federation is not None else self.plan is not None and self.plan.has_gram
-        )
+        if self.federation is not None:
+            return self.federation.is_thorough
+        return self.plan is not None and self.plan.has_gram
 
     def gram_rows(self, n_examples: int, n_features: int) -> int:
         """Rows of the Gram matrix of so many samples and features."""

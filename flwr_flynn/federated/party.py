@@ -29,9 +29,7 @@ from flwr_flynn._text import clean
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes
-from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
-from flwr_flynn.federated.permissions import SampleAccess, log
-from flwr_flynn.federated.permissions import Samples as Samples
+from flwr_flynn.federated.disclosure import PartyOptions as PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
@@ -48,6 +46,8 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.run_spec import announced_names
+from flwr_flynn.federated.sample_access import SampleAccess, log
+from flwr_flynn.federated.samples import Samples as Samples
 
 
 class Party(SampleAccess):
@@ -71,14 +71,13 @@ class Party(SampleAccess):
                     self._samples = None  # loaded, or encoded, by other names
                 self._names = names
                 request = kind.from_config(config, arrays, self)
-                if request.discloses == SECURE and request.bound is None:
-                    raise PayloadError("bound", f"the bound of a secure sum, for phase {request.phase}", "nothing")
-                self._admit(request.phase, request.discloses, request.is_withdrawal)
+                request.admit(self.options)
+                self._admitted = request.discloses
                 answer = request.compute(self)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
             finally:
-                discloses, self._admitted, self._own = self._admitted, NOTHING, None
+                discloses, self._admitted = self._admitted, NOTHING
             # Time tells something of the samples, which noisy counts hide.
             if discloses == EXACT and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start
@@ -126,13 +125,13 @@ def _disclosure(
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
     told = request if answer.arrays else None  # others tell nothing
-    contents = [] if told is None or answer.statistic is None else told.contents(answer.statistic)
-    arrays, digest = [], hashlib.sha256()
-    for i, array in enumerate(answer.arrays):
-        (tensor,) = codec.write_tensors([array])
+    contents = [] if told is None or answer.statistic is None else told.contents
+    names = [content.fields for content in contents] or [("",)] * len(answer.arrays)
+    tensors, digest = codec.write_tensors(answer.arrays), hashlib.sha256()
+    for tensor in tensors:
         digest.update(tensor)
-        fields = contents[i].fields if i < len(contents) else ("",)
-        arrays.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
+    rows = zip(names, answer.arrays, tensors, strict=True)
+    arrays = tuple(SentArray(fields, array.shape, array.dtype.name, len(tensor)) for fields, array, tensor in rows)
     others = {name: n_bytes({name: value}) for name, value in answer.metrics.items()}
     kind = NOTHING if told is None else told.discloses
     return Disclosure(
@@ -142,7 +141,7 @@ def _disclosure(
         kind=kind,
         refused=clean(answer.metrics[REFUSED], 1000) if REFUSED in answer.metrics else None,
         examples=answer.n_examples,
-        arrays=tuple(arrays),
+        arrays=arrays,
         entries=others,
         bytes=sum(each.bytes for each in arrays) + sum(others.values()),
         sha256=digest.hexdigest() if arrays and kind != SECURE else None,  # masks come on top

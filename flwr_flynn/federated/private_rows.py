@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -71,7 +72,6 @@ class RowReader(ABC):
 
     names: Sequence[str] | None  # of the features; None for an array, whose columns are found by position
     width: int  # number of the features
-    n_rows: int = 0  # for the log of this machine; 0: not known
 
     @abstractmethod
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -85,7 +85,7 @@ class GivenRows(RowReader):
         self._pairs = [(samples.X, samples.y), (samples.X_test, samples.y_test)]
         check_form(*self._pairs[0])
         X = samples.X
-        self.n_rows, self.width = X.shape
+        self.width = X.shape[1]
         self.names = names_of(X) if is_frame(X) else X.names if isinstance(X, Table) and X.is_named else None
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -96,15 +96,12 @@ class GivenRows(RowReader):
         check_form(X, y)
         X = X.tocsr() if sp.issparse(X) else X
         for rows in batches(len(y), n_rows):
-            yield _of_slice(X, y, rows)
+            yield Block(rows.stop - rows.start, partial(_read, X, y, rows.start))
 
 
-def _of_slice(X: Any, y: Any, rows: slice) -> Block:
-    def read(part: slice) -> tuple[Any, Any]:
-        chosen = slice(rows.start + part.start, rows.start + part.stop)
-        return _sliced(X, chosen), _sliced(y, chosen)
-
-    return Block(rows.stop - rows.start, read)
+def _read(X: Any, y: Any, start: int, part: slice) -> tuple[Any, Any]:
+    rows = slice(start + part.start, start + part.stop)
+    return _sliced(X, rows), _sliced(y, rows)
 
 
 def _sliced(values: Any, rows: slice) -> Any:
@@ -237,14 +234,14 @@ def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
 
 def _codes(book: dict[Any, int], y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
-    known: dict[Any, int] = {}  # of types whose equal values mean the same
+
+    def code_of(label: Any) -> int:
+        return book.get(meaning(label), -1)
+
+    known = cache(code_of)  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
-        if type(label) not in (str, int, bool, float):
-            return book.get(meaning(label), -1)
-        if label not in known:
-            known[label] = book.get(meaning(label), -1)
-        return known[label]
+        return known(label) if type(label) in (str, int, bool, float) else code_of(label)
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]

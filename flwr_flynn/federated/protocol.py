@@ -53,6 +53,10 @@ EXACT, NOISY, SECURE, RESULTS, NOTHING = "exact", "noisy", "secure", "results", 
 samples, or nothing. A party admits or refuses by them, see `federated.party`."""
 
 
+NOISY_EXAMPLES = 1
+"""`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
+
+
 class Config:
     """Fields of a request as they arrived; each read checks type and size, or raises a `PayloadError`."""
 
@@ -83,12 +87,12 @@ class Config:
         """An integer within bounds."""
         return _integer(key(name), self.entries.get(key(name)), least, most)
 
-    def integers(self, name: str, n: int, most: int) -> list[int]:
-        """A list of `n` integers from 0 to `most`, as JSON."""
+    def integers(self, name: str, n: int, least: int, most: int) -> list[int]:
+        """A list of `n` integers within bounds, as JSON."""
         values = self.json(name, 22 * n + 2)
         if not isinstance(values, list) or len(values) != n:
             raise PayloadError(key(name), f"{n} integers", type(values).__name__)
-        return [_integer(key(name), value, 0, most) for value in values]
+        return [_integer(key(name), value, least, most) for value in values]
 
     def boolean(self, name: str) -> bool:
         """True or False."""

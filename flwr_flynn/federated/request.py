@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.disclosure import Content
+from flwr_flynn.federated.disclosure import Content, PartyOptions
 from flwr_flynn.federated.layout import (
     Field,
     Sizes,
@@ -30,10 +30,10 @@ from flwr_flynn.federated.layout import (
     to_arrays,
     to_vector,
 )
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.protocol import (
     EXACT,
     NOISY,
+    NOISY_EXAMPLES,
     NOTHING,
     PHASE,
     RESULTS,
@@ -48,6 +48,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.roster import Member, Sender
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 
 ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with its masks."""
@@ -99,9 +100,9 @@ class Request(ABC, Generic[S]):
     def measured(self, party: SampleAccess) -> tuple[S, int]:
         """The party's statistic, and the number of examples that goes with it in clear."""
 
-    @abstractmethod
     def parts(self, statistic: S) -> list[Array]:
-        """The integers of each field."""
+        """The integers of each field: by default those of `Tables`."""
+        return [*statistic.tables]  # type: ignore[attr-defined]
 
     @abstractmethod
     def of_parts(self, parts: list[Array], n_parties: int) -> S:
@@ -117,7 +118,9 @@ class Request(ABC, Generic[S]):
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         """Samples that an answer in clear is about, checked: by default all that are counted of the sender."""
-        sizes = counted_sizes(member, self.phase)
+        if member is None or member.sizes is None:
+            raise PayloadError(self.phase, "a party whose counts are in the sum", "one that is not counted")
+        sizes = np.array(member.sizes, np.int64)
         if reply.announced != (n_counted := sum(sizes.tolist())):
             raise PayloadError(self.phase, f"{n_counted} examples as counted", reply.announced)
         return Sizes(sizes, n_counted)
@@ -131,6 +134,12 @@ class Request(ABC, Generic[S]):
     def discloses(self) -> str:
         """Kind of disclosure: `EXACT`, `NOISY`, `SECURE`, `RESULTS` or `NOTHING`."""
         return EXACT if self.bound is None else SECURE
+
+    def admit(self, options: PartyOptions) -> None:
+        """Raise unless a party with these options gives an answer, which is asked once, before any sample."""
+        if self.discloses == SECURE and self.bound is None:
+            raise PayloadError("bound", f"the bound of a secure sum, for phase {self.phase}", "nothing")
+        options.admit(self.discloses, self.phase, self.is_withdrawal)
 
     @property
     def layout(self) -> list[Field]:
@@ -178,8 +187,9 @@ class Request(ABC, Generic[S]):
         vector = to_vector(self.layout, self.parts(statistic), self.bound)
         return Answer([vector], NOISY_EXAMPLES, statistic=statistic)
 
-    def contents(self, statistic: S) -> list[Content]:
-        """Content of each array of an answer with this statistic."""
+    @property
+    def contents(self) -> list[Content]:
+        """Content of each array of an answer."""
         if self.bound is not None:
             return [Content(tuple(dict.fromkeys(field.name for field in self.layout)), (self.n_entries,))]
         return contents(self.layout)
@@ -215,6 +225,10 @@ class Request(ABC, Generic[S]):
 
     def change(self, statistic: S) -> dict[str, Any] | None:
         """Samples and SHA-256 of counts that an answer in clear replaces or takes out: "before", and "now" or None."""
+        return None
+
+    def party_result(self, statistic: S, n_before: int) -> Any:
+        """The part of a statistic that is kept of its party, after those of so many others; None for nothing."""
         return None
 
     def match(self, statistic: S, sender: Sender, taken: set[int]) -> int | None:
@@ -258,35 +272,12 @@ class RunRequest(Request[S]):
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
 
-    @property
-    def discloses(self) -> str:
-        return self.disclosure(self.run)
 
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        """Kind of disclosure by the answer to such a request of a run."""
-        return SECURE if run.is_secure else EXACT
-
-    @classmethod
-    def admitted(cls, config: Config, party: SampleAccess, discloses: str | None = None) -> RunSpec:
-        """The run that a server announced, if the party answers such a request, has the memory and draws its rows."""
-        run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, discloses or cls.disclosure(run), cls.is_withdrawal)
-        return run
-
-
-def counted_member(member: Member | None, field: str) -> Member:
-    """The sender; a `PayloadError` of this field if its counts are not in the sum."""
-    if member is None:
-        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
-    return member
-
-
-def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
-    """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
-    if member is None or member.sizes is None:
-        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
-    return np.array(member.sizes, np.int64)
+def announced_run(config: Config, party: SampleAccess) -> RunSpec:
+    """The run that a server announced, if the party has the memory for it and draws its rows."""
+    run = RunSpec.from_config(config)
+    party.check_run(run, config)
+    return run
 
 
 R = TypeVar("R", bound=type[Request[Any]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -218,11 +218,10 @@ class Roster:
 
     def namesakes(self) -> dict[str, list[str]]:
         """Names that several counted parties give themselves, with their cids."""
-        cids: dict[str, list[str]] = {}
+        cids = defaultdict[str, list[str]](list)
         for cid in self._counted:
-            if self._names.get(cid):
-                cids.setdefault(self._names[cid], []).append(cid)
-        return {name: group for name, group in cids.items() if len(group) > 1}
+            cids[self._names.get(cid, "")].append(cid)
+        return {name: group for name, group in cids.items() if name and len(group) > 1}
 
 
 def require_samples(n_examples: int, n_parties: int, min_parties: int) -> None:
@@ -242,9 +241,6 @@ class Failures:
 
     named: dict[str, str] = field(default_factory=dict)
     unnamed: list[str] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.named or self.unnamed)
 
     def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
         """Reasons why parties that were asked did not reply, by cid."""

@@ -17,14 +17,24 @@ from flwr_flynn import __version__
 from flwr_flynn._text import clean
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, first_of_each
+from flwr_flynn.federated.collect import Batch, collect, first_of_each
 from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
-from flwr_flynn.federated.phase import ALL, COUNTED, NEW, PRESENT, Context, Phase, RunState
-from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
+from flwr_flynn.federated.phase import (
+    ALL,
+    COUNTED,
+    NEW,
+    PRESENT,
+    Context,
+    Phase,
+    RunState,
+    federation_of,
+    member_indices,
+    model_of,
+)
+from flwr_flynn.federated.phases import phases_of
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
@@ -46,6 +56,8 @@ class Ask:
     cids: list[str]
     tensors: list[bytes]
     config: dict[str, Scalar]
+    roster: Roster  # of the phase
+    start: Any  # the total before any answer
 
 
 @dataclass(frozen=True)
@@ -56,7 +68,6 @@ class ExchangeResult:
     batch: Batch[Any]  # with nobody in it where the answers were set aside
     missing: dict[str, str]  # reasons of parties that gave no usable answer, by name
     names: dict[str, str]  # of parties in reports, by cid
-    accepted: bool  # False where the answers were set aside
     figures: Mapping[str, Any]  # of the user's function
 
 
@@ -73,11 +84,10 @@ class Run:
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
         self.traffic: dict[str, Traffic] = {}  # likewise
-        self._asked: Ask | None = None
+        self.asked: Ask | None = None  # until it is complete
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
-        self._batch: Batch[Any] | None = None
-        self._answered = Traffic()  # replies in the batch
+        self._batch = Batch[Any](None)
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -132,8 +142,7 @@ class Run:
         `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
         package.
         """
-        self._leave_out(channel, present)
-        self._asked, self._unasked, phase = None, {}, self.phase(channel)
+        self.asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present))):
             return None
         request = self._request(phase)
@@ -141,40 +150,36 @@ class Run:
         if request.channel != phase.channel:
             expected = f"{request.channel} for phase {phase.name}, as its request has it"
             raise ConfigError("channel", expected, phase.channel)
+        if request.bound is None and self.state.run_spec.is_secure and phase.channel == TRAIN:
+            raise ConfigError("phases", "phases of secure sums alone on the train channel", phase.name)
         config = merged({} if user_config is None else user_config(), ours)
+        roster = self._roster(phase)
         if phase.channel == TRAIN:
-            self._roster(phase).ask(cids)
+            roster.ask(cids)
         tensors = codec.write_tensors(request.arrays())
         self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(len(cids), tensors, config)
-        self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
-        self._batch, self._answered = None, Traffic()
-        return self._asked
+        counts = self.state.results.get(phase.name) if phase.is_counting else None
+        start = request.start if counts is None else counts
+        self.asked, self._asked_cids = Ask(phase, request, cids, tensors, config, roster, start), frozenset(cids)
+        self._batch = Batch(start)
+        return self.asked
 
-    @property
-    def n_secure_entries(self) -> int:
-        """Entries of the vector that the last request asks for, by a secure sum; 0 for any other request."""
-        request = None if self._asked is None else self._asked.request
-        return 0 if request is None or request.bound is None else request.n_entries
-
-    def receive(self, replies: Sequence[Reply], drops_arrays: bool = False) -> None:
+    def receive(self, replies: Sequence[Reply]) -> None:
         """Check some replies to the last request and add up those that pass, for a later `complete`.
 
-        `drops_arrays` lets go of their arrays, so that memory does not grow with the replies.
+        Their arrays are let go of, so that memory does not grow with the replies.
         """
-        if (ask := self._asked) is None:
+        if (ask := self.asked) is None:
             return
-        phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
-        replies = [reply for reply in replies if reply.cid in asked]  # others are ignored
-        first = first_of_each(replies)
-        before = set() if self._batch is None else {cid for cid in first if cid in self._batch.passed}
-        start = self._start(phase, ask.request) if self._batch is None else self._batch.total
-        batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
-        for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
-            self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
-            if drops_arrays:
-                batch.passed[cid] = _without_arrays(batch.passed[cid])
-        for cid, reply in first.items():
-            batch.replies.setdefault(cid, _without_arrays(reply) if drops_arrays else reply)
+        batch, replies = (
+            self._batch,
+            [reply for reply in replies if reply.cid in self._asked_cids],
+        )  # others are ignored
+        collect(ask.request, batch, ask.roster, self.counted, replies)
+        for cid, reply in first_of_each(replies).items():
+            batch.replies.setdefault(cid, replace(reply, tensors=()))
+            if cid in batch.passed:
+                batch.passed[cid] = replace(batch.passed[cid], tensors=())
 
     def complete(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None
@@ -184,27 +189,23 @@ class Run:
         `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
         changed.
         """
-        if (ask := self._asked) is None:
+        if (ask := self.asked) is None:
             return None
-        is_first = self._batch is None
+        is_first = not self._batch.replies
         self.receive(replies)
-        batch = self._batch
-        assert batch is not None  # of the request
-        phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase, ask.request)
+        batch, phase, roster = self._batch, ask.phase, ask.roster
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
-        accepted = self.options.accept_failures or not (failures or failed or batch.refused)
-        n_answered, needed = len(batch.replies.keys() - batch.refused.keys()), self._needed_in(phase)
-        if not accepted:
-            batch = batch.without(start, "set aside with its round, because others failed")
-        elif n_answered < needed:
-            batch = batch.without(start, f"set aside: {n_answered} of at least {needed} parties replied")
+        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
+        needed = self.options.min_parties if is_asked else 0
+        if (n_answered := len(batch.replies.keys() - batch.refused.keys())) < needed:
+            batch = batch.without(ask.start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
             found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
             if is_first:
-                self._batch, self._answered = None, Traffic()
+                self._batch = Batch(ask.start)
             raise
-        self.traffic[phase.name].add(self._answered, batch.arrivals)
+        self.traffic[phase.name].add(batch.arrivals)
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
@@ -215,23 +216,12 @@ class Run:
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
-        if is_behind or (accepted and (batch.passed or not phase.is_counting)):
+        if is_behind or batch.passed or not phase.is_counting:
             self._fold(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
-        self._asked, self._batch = None, None
+        self.asked = None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
-        return ExchangeResult(phase, batch, missing, names, accepted, found)
-
-    def _needed_in(self, phase: Phase) -> int:
-        """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
-        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
-        return self.options.min_parties if is_asked else 0
-
-    def _start(self, phase: Phase, request: Request[Any]) -> Any:
-        """The total of a phase before any answer."""
-        if phase.is_counting and phase.name in self.state.results:
-            return self.state.results[phase.name]
-        return request.start
+        return ExchangeResult(phase, batch, missing, names, found)
 
     def _request(self, phase: Phase) -> Request[Any]:
         return phase.request(self.state, Context(self.options, self.counted))
@@ -252,21 +242,10 @@ class Run:
                 cids = [cid for cid in cids if not self.counted.find(cid)]
             return self._enough_for_secure(phase, cids)
         if phase.audience == COUNTED:
-            if phase.eligible is not None:
-                eligible = phase.eligible(self.state)
-                present = [cid for cid in present if cid in eligible]
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
         return present
-
-    def _leave_out(self, channel: str, present: Sequence[str]) -> None:
-        """Go on without a phase whose eligible parties have all left, though others are there."""
-        phase = self.phase(channel)
-        if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
-            return
-        request = self._request(phase)
-        self._fold(phase, Batch(request.start), Context(self.options, self.counted, request=request))
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         """Put the total of a phase into the state, and who gave no answer."""
@@ -358,11 +337,3 @@ def rounds_of(phases: Sequence[Phase]) -> int:
         rounds += phase.channel == TRAIN or last == EVALUATE
         last = phase.channel
     return rounds
-
-
-_EMPTY = Reply("", (), 0, {})
-
-
-def _without_arrays(reply: Reply) -> Reply:
-    """The only entry of a reply that is read later; the same empty reply for all that lack it."""
-    return replace(_EMPTY, metrics={UNKEPT: reply.metrics[UNKEPT]}) if UNKEPT in reply.metrics else _EMPTY

@@ -160,10 +160,6 @@ class RunSpec:
 
     def to_config(self) -> dict[str, str | bytes]:
         """Config entries for a party."""
-        return self.entries() | {key("fingerprints"): " ".join(hasher.fingerprint for hasher in self.hashers)}
-
-    def entries(self) -> dict[str, str | bytes]:
-        """Config entries without the fingerprints of the hashes, for which their rows must be drawn."""
         config: dict[str, str | bytes] = {
             key("specs"): deflated_specs(self.specs),
             key("classes"): json.dumps(self.classes),
@@ -176,6 +172,7 @@ class RunSpec:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
             config[key("bound")] = str(self.bound)
+        config[key("fingerprints")] = " ".join(hasher.fingerprint for hasher in self.hashers)
         return config
 
     def digest(self) -> str:

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places
 
@@ -162,29 +163,28 @@ def prepared(
     if isinstance(features, Schema):
         if not (is_given or is_table or samples.names):
             return samples
-        parts = samples.tables()
-        n = sum(len(X) for X in parts if X is not None)
+        n = sum(len(X) for X in samples.tables() if X is not None)
         check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
-        X, X_test = (None if X is None else encoded(features, X) for X in parts)
-        return Samples(X, samples.y, X_test, samples.y_test)
-    if not is_table:
+    elif not is_table:
         return samples
-    X, X_test = (None if X is None else as_plain(Table.of(X), features) for X in samples.tables())
+    X, X_test = (None if X is None else _as_numbers(X, features) for X in samples.tables())
     return Samples(X, samples.y, X_test, samples.y_test)
+
+
+def _as_numbers(X: Any, features: Features) -> npt.NDArray[Any]:
+    """The rows of a table as numbers; the log has what is remarkable about those of a schema."""
+    table = Table.of(X)
+    if not isinstance(features, Schema):
+        return as_plain(table, features)
+    numbers = features.encode(table)
+    for remark in features.remarks(table, numbers):
+        log.warning("FlyNN: %s", remark)
+    return numbers
 
 
 def has_names(X: Any) -> bool:
     """True for a table, its summary, or what `Table.of` takes, whose columns have names."""
     return names_of(X) is not None if is_frame(X) else bool(getattr(X, "is_named", False))
-
-
-def encoded(schema: Schema, X: Any) -> npt.NDArray[Any]:
-    """The numbers of rows; the log has what is remarkable about them."""
-    table = Table.of(X)
-    numbers = schema.encode(table)
-    for remark in schema.remarks(table, numbers):
-        log.warning("FlyNN: %s", remark)
-    return numbers
 
 
 def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -222,3 +222,39 @@ def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float
             found += [column.name] if is_far else []
         index += column.width
     return found
+
+
+# -------- subgroups
+
+OTHER, MISSING = "(other)", "(missing)"
+"""Names of the subgroups of no level."""
+
+
+def subgroup_names(features: Any, column: str) -> tuple[str, ...]:
+    """Names of the subgroups by a column; () where it is no category of a schema."""
+    found = _found(features, column)
+    return () if found is None else (*found[0].levels, OTHER, MISSING)
+
+
+def subgroup_codes(features: Any, column: str, X: Any) -> npt.NDArray[np.int64]:
+    """Index of each sample among `subgroup_names`, (n,) int64, from the numbers of the rows."""
+    found = _found(features, column)
+    assert found is not None  # else there are no names
+    category, first = found
+    n_levels = len(category.levels)
+    numbers = np.asarray(X[:, first : first + category.width])
+    is_level = numbers[:, :n_levels] > 0
+    codes = np.where(is_level.any(axis=1), is_level.argmax(axis=1) if n_levels else 0, n_levels)
+    if category.gaps:
+        codes[numbers[:, -1] > 0] = n_levels + 1
+    return codes.astype(np.int64, copy=False)
+
+
+def _found(features: Any, name: str) -> tuple[Column, int] | None:
+    """The category of this name, and the index of its first number."""
+    first = 0
+    for column in features.columns if isinstance(features, Schema) else ():
+        if column.name == name:
+            return (column, first) if column.kind == "category" else None
+        first += column.width
+    return None

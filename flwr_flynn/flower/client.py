@@ -5,13 +5,12 @@ Every failure is a reply with a reason and without arrays. An exception would re
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
@@ -21,18 +20,12 @@ from flwr.common.logger import log
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec, phases
-from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
-from flwr_flynn.privacy.ledger import Budget
-
-if TYPE_CHECKING:
-    from flwr_flynn.model.classifier import FlyNNClassifier
 
 __all__ = ["FlyNNClient", "phases"]  # importing the phases makes their requests known
 
@@ -57,10 +50,10 @@ class FlyNNClient(NumPyClient):
         features or its schema, () without either. With a budget the client calls it after the ledger has admitted a
         request, with () whatever is asked, so that the request has no part in a failure. With a budget also a
         `federated.private_rows.RowReader`, or a function that returns one.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves, previous
-        As in `federated.party.PartyOptions`.
-    response_seconds, on_model, on_answer, member
-        As in `federated.party.PartyOptions`.
+    **options
+        Fields of `federated.party.PartyOptions`: `name`, `member`, `memory_limit`, `min_examples`, `n_jobs`, `budget`,
+        `evaluates`, `secure`, `gram`, `class_prior`, `leaves`, `previous`, `response_seconds`, `on_model` and
+        `on_answer`.
 
     Raises
     ------
@@ -90,21 +83,7 @@ class FlyNNClient(NumPyClient):
         X_test: Any = None,
         y_test: npt.ArrayLike | None = None,
         load: RowReader | Callable[[Features], Samples | RowReader] | None = None,
-        name: str | None = None,
-        memory_limit: int = 4 * 2**30,
-        min_examples: int = 5,
-        n_jobs: int | None = None,
-        budget: Budget | None = None,
-        evaluates: bool = False,
-        secure: bool = False,
-        gram: bool = False,
-        class_prior: bool = True,
-        leaves: bool = False,
-        previous: Samples | Callable[[Features], Samples] | None = None,
-        response_seconds: float = 0.0,
-        on_model: Callable[[FlyNNClassifier], object] | None = None,
-        on_answer: Callable[[Disclosure], object] | None = None,
-        member: str = "",
+        **options: Any,
     ) -> None:
         if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
             raise ConfigError("load", "none of X, y, X_test and y_test beside it", "both")
@@ -112,12 +91,9 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
-        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
-        given |= {"leaves": leaves, "previous": previous, "response_seconds": response_seconds}
-        given |= {"on_model": on_model, "on_answer": on_answer, "member": member}
-        options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
-        self.name = name
-        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress)
+        checked = PartyOptions(**options)
+        self.name = checked.name
+        self.party = Party(load or Samples(X, y, X_test, y_test), checked, secagg.require_mask)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
@@ -145,21 +121,14 @@ def _log_package() -> None:
     log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
 
 
-class PartyClient(Client):
-    """A client of this package as Flower calls it."""
-
-    @abstractmethod
-    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
-        """The refusal of a malformed request, recorded."""
-
-
-class _Wire(PartyClient):
+class _Wire(Client):
     """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the server."""
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
 
     def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+        """The refusal of a malformed request, recorded."""
         party = self.client.party
         return party.decline(party.reason("the request", error), config, channel).metrics
 

@@ -6,20 +6,20 @@ The only facts about the data in a line are numbers of samples and accuracies; w
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from logging import INFO, WARNING
 from typing import Any
 
 from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
-from flwr_flynn.federated.evaluation_result import Evaluation
 from flwr_flynn.federated.phase import ALL, NEW
 from flwr_flynn.federated.phases.columns import Columns
+from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.tables.schema import Schema
@@ -61,7 +61,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         yield from ((INFO, line) for line in hash_lines(spec))
     yield INFO, f"classes: {spec.n_classes}; counts: {spec.mode}; rule {options.rule}, decay {options.decay}"
     waits = f"waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted"
-    yield INFO, f"parties: {waits}; failures {'accepted' if options.accept_failures else 'not accepted'}"
+    yield INFO, f"parties: {waits}"
     yield INFO, f"evaluation by the parties: {evaluated}"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
@@ -69,11 +69,8 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 
-def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None = None) -> Iterator[Line]:
-    """The results of one exchange: a line for every party, then one for the phase.
-
-    `logged` has the last logged reason of each missing party, by name. The reason is not repeated; `logged` is updated.
-    """
+def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
+    """The results of one exchange: a line for every party that is counted, those that are missing, and the phase."""
     phase, batch, names = result.phase, result.batch, result.names
     if phase.audience in (ALL, NEW):
         done = ("updated" if run.options.purpose == "update" else "withdrawn") if batch.taken_out else "accepted"
@@ -84,16 +81,8 @@ def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None
             yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{seconds}, {done}"
     for cid in batch.repeated:
         yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
-    logged = {} if logged is None else logged
-    again = [name for name, reason in result.missing.items() if logged.get(name) == reason]
-    for name, reason in result.missing.items():
-        if name not in again:
-            yield WARNING, f"{phase.name}: {name}: missing: {reason}"
-    if again:
-        yield WARNING, f"{phase.name}: missing for the reason logged before: {listed(again)}"
-    logged.update(result.missing)
-    if not result.accepted:
-        yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
+    if result.missing:
+        yield WARNING, f"{phase.name}: missing: {missing_text(result.missing)}"
     if phase.is_counting:
         yield from _namesake_lines(run, result)
     if run.state.run_spec.is_secure and phase.channel == TRAIN:
@@ -159,23 +148,3 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
             f"{shown} of {len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
         )
     return answers
-
-
-def progress(total: int) -> Callable[[int], None]:
-    """Function that takes the number of newly hashed samples and logs the progress to `total` every ten seconds.
-
-    A `total` of 0 is not known.
-
-    Numbers of samples stay on this machine: those of a private party are secret.
-    """
-    done, start = 0, time.monotonic()
-    last = start
-
-    def hashed(n_samples: int) -> None:
-        nonlocal done, last
-        done, now = done + n_samples, time.monotonic()
-        if now - last >= 10:
-            last = now
-            log(INFO, "FlyNN: %d of %s samples hashed, %.0f s", done, total or "so many", now - start)
-
-    return hashed

@@ -23,9 +23,10 @@ messages of FlyNN from those of another strategy in the same ClientApp.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from logging import WARNING
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.client import Client
@@ -37,12 +38,12 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
-from flwr_flynn.flower.client import FlyNNClient, PartyClient
+from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, tensors_of
 from flwr_flynn.flower.strategy import BaseStrategy
 
@@ -66,8 +67,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     action : str, default="default"
         Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
     nodes_at_a_time : int, default=1000
-        Batch size of `start`: it asks so many nodes at a time, and adds their replies before it asks the next. Nodes
-        without an answer are asked once more at the end. A silent node delays its batch by `timeout`.
+        Batch size of `start`: it asks so many nodes at a time, and adds their replies before it asks the next. A silent
+        node delays its batch by `timeout`.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`; `spec`, `classes` and `min_parties` are required.
 
@@ -95,7 +96,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_metrics_aggr_fn: AggregationFn | None = None,
         action: str = _DEFAULT,
         nodes_at_a_time: int = 1000,
-        **options: Unpack[RunOptionsDict],
+        **options: Any,
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
@@ -201,12 +202,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         read: Callable[[str, RecordDict], Reply],
         aggregation_fn: AggregationFn | None,
     ) -> tuple[list[Reply], Failures, Figures | None]:
-        """Replies that the run has not received yet, failures, and the user's function of replies.
+        """Replies that the run has not received yet, which are none, failures, and the user's function of replies.
 
-        Without a function of the user the run receives each reply at once, so that memory does not grow with them.
+        The run receives each reply at once, so that memory does not grow with them unless the user's function needs it.
         """
-        replies: list[Reply] = []
-        contents: dict[int, RecordDict] = {}
+        contents: dict[int, RecordDict] = {}  # by the metrics of the reply
         failures, sent = Failures(), None
         for each in messages:
             if sent is not self._sent:  # the next batch
@@ -226,24 +226,20 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                 # A party answers for itself alone, and only the present request.
                 log(WARNING, "FlyNN: node %s: replied to no request of this round, ignored", sender)
             else:
-                failures.named.pop(sender, None)  # of its first batch
                 content = each.content if each.has_content() else RecordDict()
                 reply = read(sender, content)
-                if aggregation_fn is None:
-                    self.run.receive([reply], drops_arrays=True)
-                else:
-                    replies.append(reply)
-                    contents[id(reply)] = content
-        if aggregation_fn is None:
-            return replies, failures, None
-        return replies, failures, lambda valid: aggregation_fn([contents[id(reply)] for reply in valid], EXAMPLES)
+                if aggregation_fn is not None:
+                    contents[id(reply.metrics)] = content
+                self.run.receive([reply])
+        return [], failures, None if aggregation_fn is None else partial(_figures, aggregation_fn, contents)
+
+
+def _figures(aggregation_fn: AggregationFn, contents: Mapping[int, RecordDict], valid: list[Reply]) -> MetricRecord:
+    return aggregation_fn([contents[id(reply.metrics)] for reply in valid], EXAMPLES)
 
 
 class _BatchedGrid:
-    """A grid that asks some nodes at a time, and yields their replies before it asks the next.
-
-    Nodes without an answer are asked once more at the end, together.
-    """
+    """A grid that asks some nodes at a time, and yields their replies before it asks the next."""
 
     def __init__(self, grid: Grid, strategy: FlyNNStrategy) -> None:
         self._grid, self._strategy = grid, strategy
@@ -253,26 +249,10 @@ class _BatchedGrid:
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         size, messages = self._strategy.nodes_at_a_time, list(messages)
-        if len(messages) <= size:
-            yield from self._grid.send_and_receive(messages, timeout=timeout)
-            return
-        silent: list[int] = []
-        for first in range(0, len(messages), size):
-            silent += yield from self._batch(messages[first : first + size], timeout)
-        content, kind = messages[0].content, messages[0].metadata.message_type
-        for first in range(0, len(silent), size):
-            again = [Message(content, dst_node_id=node, message_type=kind) for node in silent[first : first + size]]
-            yield from self._batch(again, timeout)
-
-    def _batch(self, messages: list[Message], timeout: float | None) -> Generator[Message, None, list[int]]:
-        """Yield the replies to some messages, and return the nodes without an answer."""
-        self._strategy.note_sent(messages)
-        silent = dict.fromkeys(each.metadata.dst_node_id for each in messages)
-        for reply in self._grid.send_and_receive(messages, timeout=timeout):
-            if not reply.has_error():
-                silent.pop(reply.metadata.src_node_id, None)
-            yield reply
-        return list(silent)
+        for first in range(0, max(len(messages), 1), size):  # with no messages it is asked, too, as Flower does
+            batch = messages[first : first + size]
+            self._strategy.note_sent(batch)
+            yield from self._grid.send_and_receive(batch, timeout=timeout)
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
@@ -292,9 +272,8 @@ def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Mess
     try:
         parameters = Parameters(tensors_of(content), NUMPY)
     except PayloadError as error:
-        refusal: Mapping[str, Any] = {REFUSED: str(error)}
-        if isinstance(client, PartyClient):
-            refusal = client.declined(error, config, channel)
+        declined = getattr(client, "declined", None)  # of a client of this package
+        refusal = {REFUSED: str(error)} if declined is None else declined(error, config, channel)
         return Message(answer_content([], 0, refusal), reply_to=message)
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))

@@ -50,10 +50,6 @@ LEAST_THRESHOLD = 0.67
 """Share of the parties that must stay to the end of a secure sum, at least."""
 
 _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
-_SETUP = (
-    *(Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD),
-    *(Key.TARGET_RANGE, Key.MOD_RANGE, Key.CLIPPING_RANGE, Key.MAX_WEIGHT),
-)
 _SET_ASIDE = "set aside: the secure sum of its round failed"
 
 _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
@@ -123,8 +119,7 @@ def check_setup(configs: dict[str, Any]) -> None:
     clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
     integers = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
     if not integers or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
-        got = ", ".join(type(configs.get(name)).__name__ for name in _SETUP)
-        raise PayloadError("secure sum", "SecAgg+ with integers, a float to clip at and a weight of 1", got)
+        raise PayloadError("secure sum", "SecAgg+ with integers, a float to clip at and a weight of 1", "others")
     parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
         expected = f"at least {LEAST_PARTIES} parties and shares, and a threshold above half of them"
@@ -193,7 +188,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
         if (own := getattr(strategy, "secure_bound", None)) != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
-        replies = Replies(grid, lambda: (strategy.run.n_secure_entries,), strategy.note_failure)
+        replies = Replies(grid, lambda: (strategy.run.asked.request.n_entries,), strategy.note_failure)
         try:
             protocol(cast(Grid, replies), context)
         except ConfigError:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Collection, Sequence
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
 from flwr.common.logger import log
@@ -30,7 +30,7 @@ from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
@@ -58,7 +58,6 @@ class BaseStrategy(ABC):
             raise ConfigError("min_parties", expected, options.min_parties)
         self.run = Run(options)
         self._failures: dict[str, str] = {}  # reasons that `note_failure` got about the present request, by cid
-        self._logged: dict[str, str] = {}  # newest reasons of missing parties in the log, by name
 
     def __repr__(self) -> str:
         return (
@@ -153,7 +152,7 @@ class BaseStrategy(ABC):
         wanted = phase is not None and (phase.is_counting or phase.name == "evaluation")
         result = self.run.complete(replies, failures, figures if wanted else None)
         if result is not None:
-            log_lines(result_lines(self.run, result, self._logged))
+            log_lines(result_lines(self.run, result))
         return result
 
     def _add_train(
@@ -203,7 +202,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
         are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
         `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`,
-        `accept_failures`, `gram`, `class_weight`, `phases` and `on_phase`.
+        `gram`, `class_weight`, `phases` and `on_phase`.
 
     Raises
     ------
@@ -230,7 +229,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         on_evaluate_config_fn: ConfigFn | None = None,
         fit_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
-        **options: Unpack[RunOptionsDict],
+        **options: Any,
     ) -> None:
         super().__init__(RunOptions(**options), min_available_clients, wait_timeout)
         self.evaluate_fn = evaluate_fn

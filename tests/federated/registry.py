@@ -105,7 +105,8 @@ def in_secret(request: Any) -> Request[Any]:
 SECURE: dict[str, Request[Any]] = {
     name: in_secret(case.request)
     for name, case in CASES.items()
-    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | SchemaRequest | WithdrawRequest)
+    if not case.is_evaluation
+    and not isinstance(case.request, ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest)
 }
 _CUTS = (np.arange(8) << KEY_BITS) // 2
 SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)  # of which there is none in clear

@@ -62,7 +62,7 @@ def secretly(
                 for cid, answer in answers.items():
                     if answer.arrays:  # else the mod fails, and the party is lost
                         (vector,) = answer.arrays
-                        assert (vector.dtype, vector.shape) == (np.int64, (run.n_secure_entries,))
+                        assert (vector.dtype, vector.shape) == (np.int64, (ask.request.n_entries,))
                         assert np.abs(vector).max(initial=0) <= bound
                         assert (answer.n_examples, answer.metrics.keys()) == (1, {"flynn-party"})
                         if (spoiled := spoil(ask, cid, vector)) is not None:

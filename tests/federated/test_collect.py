@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, collect_each, first_of_each
+from flwr_flynn.federated.collect import Batch, collect, first_of_each
 from flwr_flynn.federated.compression import pack
 from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.protocol import REFUSED, Reply
@@ -29,7 +29,9 @@ class Counting:
         self.roster, self.total = Roster(), no_counts(RUN)
 
     def check(self, *replies: Reply) -> Batch[CountsOfSpecs]:
-        return collect_each(self.request, self.total, self.roster, self.roster, replies)
+        batch = Batch(self.total)
+        collect(self.request, batch, self.roster, self.roster, replies)
+        return batch
 
     def take(self, *replies: Reply) -> Batch[CountsOfSpecs]:
         batch = self.check(*replies)

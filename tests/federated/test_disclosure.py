@@ -1,4 +1,4 @@
-"""Figures of messages: arrays that travel together, and sums in memory that does not grow."""
+"""Figures of messages: contents of arrays, and sums in memory that does not grow."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ import sys
 import numpy as np
 
 from flwr_flynn.federated.disclosure import Arrivals, Content
-from flwr_flynn.federated.layout import Field, contents
+from flwr_flynn.federated.layout import Field
+from flwr_flynn.federated.layout import contents as contents_of
+from flwr_flynn.federated.protocol import Reply
 
 
-def test_vectors_that_follow_one_another_travel_together() -> None:
+def test_each_field_is_an_array_behind_its_fingerprint() -> None:
     fields = [Field("a", (2,), 9, "plain"), Field("b", (3,), 9, "plain"), Field("c", (1, 2), 9, fingerprint="00" * 32)]
-    assert contents(fields) == [
-        Content(("a", "b"), (5,)), Content(("fingerprint",), (32,)), Content(("c",), (1, 2)),
+    assert contents_of(fields) == [
+        Content(("a",), (2,)), Content(("b",), (3,)), Content(("fingerprint",), (32,)), Content(("c",), (1, 2)),
     ]  # fmt: skip
 
 
 def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:
     random = np.random.default_rng(0)
     sizes = random.integers(1, 999, 500)
-    messages = [
-        Arrivals.of([Content((name,), None) for name in "ab"], [b"x" * int(n)] * (1 + i % 2))
-        for i, n in enumerate(sizes)
-    ]
+    tensors = [[b"x" * int(n), b"x" * int(2 * n)] for n in sizes]
+    contents = [Content((name,), None) for name in "ab"]
+    messages = [Arrivals.of(contents, Reply("1", each, 1, {"a": 1})) for each in tensors]
     totals = [sum((messages[i] for i in order), Arrivals()) for order in (range(500), random.permutation(500))]
     assert totals[0] == totals[1]
-    found, some = totals[0].to_dict()["fields"]
-    odd = sizes[1::2]  # of the parties that send the second array, too
-    assert some["bytes"] == [odd.min(), round(odd.sum() / 250), odd.max()]
+    assert (totals[0].parties, totals[0].bytes) == (500, 3 * sizes.sum() + 500 * 9)
+    found, wider = totals[0].to_dict()["fields"]
+    assert wider["bytes"] == [2 * sizes.min(), round(2 * sizes.sum() / 500), 2 * sizes.max()]
     assert found["bytes"] == [sizes.min(), round(sizes.sum() / 500), sizes.max()]
-    assert sys.getsizeof(totals[0].arrays) == sys.getsizeof(messages[1].arrays)
+    assert sys.getsizeof(totals[0].sizes) == sys.getsizeof(messages[1].sizes)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
+from flwr_flynn.app.cli import main
 from flwr_flynn.errors import ConfigError, ModelFileError, WriteError
-from flwr_flynn.federated.federation_file import Federation, exclusive, main, summary
+from flwr_flynn.federated.federation_file import Federation, exclusive, summary
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -43,7 +44,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
         replace(FEDERATION, phase=phase).save(tmp_path / "f.npz")
         loaded = Federation.load(tmp_path / "f.npz")
         assert (loaded.run_spec, loaded.totals, loaded.members) == (RUN, FEDERATION.totals, FEDERATION.members)
-        assert (loaded.scoring, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
+        assert (loaded.shared.members[0].scoring, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
         assert [str(member) for member in loaded.members] == ["Basel", "Bern", "Ulm"]
         loaded.save(tmp_path / "again.npz")
         assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
@@ -146,7 +147,7 @@ def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> Non
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
     federation_of(run, FEDERATION.totals, hidden, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert loaded.is_secure
+    assert loaded.run_spec.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
         federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))
@@ -311,7 +312,8 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monke
 def test_the_roster_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
-    out = capsys.readouterr().out
-    assert all(member.name in out and member.sha256[0][:16] in out for member in MEMBERS)
+    assert json.loads(capsys.readouterr().out)["parties"] == summary(FEDERATION)
+    assert [(row["party"], row["sha256"]) for row in summary(FEDERATION)] == [
+        (member.name, member.sha256[0][:16]) for member in FEDERATION.members
+    ]
     assert main(["show", str(tmp_path / "no.npz")]) == 1
-    assert main(["drop"]) == 2

@@ -17,7 +17,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, RunState
-from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.phases import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config, Reply
 from flwr_flynn.federated.request import register, request_of
 from flwr_flynn.federated.run import Run
@@ -192,3 +192,10 @@ def test_phases_need_names_of_their_own_and_one_that_counts() -> None:
     for phases in ((counting, counting), tuple(rest), ()):
         with raises(ConfigError, field="phases"):
             RunOptions(**{**options_for(GRID), "phases": phases})
+
+
+def test_a_phase_in_clear_is_not_asked_in_a_secure_run() -> None:
+    options = {**options_for(GRID), "secure_bound": 64, "min_parties": 3}
+    run = Run(RunOptions(**options, phases=(HISTOGRAM, *phases_of(RunOptions(**options)))))
+    with raises(ConfigError, field="phases", got="histogram"):
+        run.ask(TRAIN, ["0", "1", "2"])

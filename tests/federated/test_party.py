@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, no_mask
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
@@ -24,6 +23,7 @@ from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
     NOISY,
+    NOISY_EXAMPLES,
     NOTHING,
     PARTY,
     PHASE,
@@ -37,6 +37,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import no_mask
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import CountsOfSpecs, Tables, memory_needed
 from flwr_flynn.model.scoring import ScoringRule

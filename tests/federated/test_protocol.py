@@ -16,7 +16,7 @@ from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import phases
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Config, Reply, key
@@ -55,7 +55,6 @@ def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
 
 
 def test_a_joining_party_is_asked_as_in_a_new_federation() -> None:
-    assert JoinRequest.phase == CountsRequest.phase
     assert request_of({PHASE: "counts"}) is CountsRequest
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.disclosure import Traffic
+from flwr_flynn.federated.disclosure import Arrivals, Content, Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, Samples
@@ -115,7 +115,7 @@ def test_traffic_is_told_per_party() -> None:
     traffic = Traffic()
     assert traffic.per_party == {"up": 0, "down": 0}
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
-    traffic.reply([b"12345"], {"d": 0.5})
+    traffic.add(Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5})))
     assert traffic.per_party == {"up": 14, "down": 18}
 
 
@@ -181,47 +181,7 @@ def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     assert run.state.results.keys() == {"counts"}
 
 
-# ---- failures that are not accepted
-
-
-@pytest.mark.parametrize("failure", ["no reply", "failed", "refused", "broken"])
-def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(failure: str) -> None:
-    steps = exchange(AUTO, accept_failures=False)
-
-    def spoil(reply: Reply) -> Reply:
-        if reply.cid != "3" or failure not in ("refused", "broken"):
-            return reply
-        return replace(reply, metrics={REFUSED: "no"}) if failure == "refused" else replace(reply, tensors=[b"junk"])
-
-    def step() -> None:
-        steps.lost = {"3"} if failure == "no reply" else set()
-        taken = steps.step(TRAIN, failures={"3": "failed: gone"} if failure == "failed" else None, spoil=spoil)
-        assert taken is not None
-        assert not taken.accepted
-        assert len(taken.missing) == 4
-        steps.lost = set()
-
-    step()
-    assert "columns" not in steps.run.state.results
-    with raises(AggregationError, counted=0) as caught:
-        _ = steps.run.counts
-    assert caught.value.missing == steps.run.rosters["columns"].missing
-    steps.step(TRAIN)
-    step()
-    assert steps.run.counts.n_examples == 0
-    assert steps.run.counted.missing["party-0"] == "set aside with its round, because others failed"
-    steps.step(TRAIN)
-    assert steps.run.counts.n_examples == 120
-    assert steps.run.counted.missing == {}
-
-
-def test_where_failures_are_not_accepted_a_selection_is_whole_or_none() -> None:
-    steps = exchange(GRID, accept_failures=False)
-    steps.step(TRAIN)
-    steps.step(DUE, failures={"3": "failed: gone"})
-    selection = steps.run.state.results["selection"]
-    assert (selection.parties, selection.specs, selection.accuracies) == (0, (0,), ())
-    assert steps.run.model.spec_ == GRID[0]
+# ---- a user's function
 
 
 def test_an_error_in_the_user_s_function_changes_nothing() -> None:
@@ -243,7 +203,6 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
 
 
 def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
-    assert not Failures()
     assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {"1": "failed: x", "2": "no reply"}
     assert Failures(unnamed=["bad\0file"]).reasons(["2"]) == {"2": "failed: badfile"}
     long = Failures(
@@ -291,14 +250,13 @@ def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_othe
     assert (tmp_path / "left.npz").read_bytes() == (tmp_path / "never.npz").read_bytes()
 
 
-@pytest.mark.parametrize("light", [False, True])
 @pytest.mark.parametrize("batches", [1, 2])
-def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int, light: bool) -> None:
+def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int) -> None:
     bad, good = replace(good_reply("1"), tensors=[b"junk", None, b""]), good_reply("1")
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
     run.ask(TRAIN, ["1"])
     for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
-        run.receive(each, drops_arrays=light)  # type: ignore[arg-type]
+        run.receive(each)  # type: ignore[arg-type]
     taken = run.complete([], Failures())
     assert taken is not None
     assert run.counts == counts_of(*points(5))

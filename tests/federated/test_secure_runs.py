@@ -172,11 +172,6 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
     assert not warned
 
 
-def test_sums_are_not_set_aside_and_made_again() -> None:
-    with raises(ConfigError, field="accept_failures"):
-        RunOptions(**options_for(GRID) | {"secure_bound": BOUND, "min_parties": 3, "accept_failures": False})
-
-
 def test_what_is_for_secure_sums_alone_is_refused_without_a_bound() -> None:
     asked: list[Ask] = []
 
@@ -261,7 +256,7 @@ def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[s
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
-    assert (before.is_secure, before.phase, len(before.members)) == (True, "", 4)
+    assert (before.run_spec.is_secure, before.phase, len(before.members)) == (True, "", 4)
     assert before.model.model_.sha256() == made.model.model_.sha256()
     later = {"spec": before.run_spec.specs, "federation": before, "purpose": "evaluate"}
     handed = secretly(options_for(**later), parts)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,21 +162,6 @@ def test_nothing_that_a_server_declares_is_allocated() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any], field: str) -> None:
     with raises(ConfigError, field=field):
         FlyNNClient(**dict(zip("Xy", points(3), strict=True)) | settings)
-
-
-def test_long_hashing_is_told_to_the_partys_own_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    seconds = count(step=20)
-    monkeypatch.setattr("flwr_flynn.flower.logging.time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    X, y = points(200)
-    expected, *_ = FlyNNClient(X, y).fit([], FIT)
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        arrays, _, metrics = FlyNNClient(X, y, n_jobs=2).fit([], FIT)
-    assert caplog.records[-1].args[:2] == (200, 200)
-    assert metrics.keys() == {SECONDS}
-    for ours, theirs in zip(arrays, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 # ---- logs

@@ -17,10 +17,9 @@ from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
+from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
@@ -158,7 +157,7 @@ def test_a_failed_count_is_charged_and_does_not_say_why(
 
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
-        patch.setattr("flwr_flynn.federated.permissions.fitting", fails)
+        patch.setattr("flwr_flynn.federated.sample_access.fitting", fails)
         assert refusal(client) == "phase counts failed at this party"
     assert "secret" in caplog.text
     assert client.party.options.budget.spent() == (1.0, 0.0)

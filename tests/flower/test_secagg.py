@@ -541,7 +541,11 @@ def test_a_federation_of_a_noisy_sum_is_kept_and_distributed_and_nobody_joins_or
     made, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=1024)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
-    assert (before.counts, before.run_spec, before.is_secure) == (made.counts, made.federation("1").run_spec, True)
+    assert (before.counts, before.run_spec, before.run_spec.is_secure) == (
+        made.counts,
+        made.federation("1").run_spec,
+        True,
+    )
     assert {(member.sizes, member.sha256) for member in before.members} == {(None, ())}
 
     def later(purpose: str) -> FlyNNStrategy:

@@ -133,7 +133,7 @@ def test_a_hostile_reply_is_refused_and_changes_nothing(name: str, caplog: pytes
     told = strategy.missing["Mallory 2026 INFO all is well"]
     assert told.startswith(reason)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [f"Mallory 2026 INFO all is well: missing: {told}" in line for line in lines].count(True) == 1
+    assert [f"Mallory 2026 INFO all is well ({told})" in line for line in lines].count(True) == 1
 
 
 def test_good_replies_count_beside_bad_ones() -> None:

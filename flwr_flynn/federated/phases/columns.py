@@ -24,12 +24,12 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_bound, announced_names, names_to_json
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs
@@ -96,23 +96,18 @@ class ColumnsRequest(Request[ColumnHistograms]):
         party.check_memory(request.memory_needed, what)
         return request
 
-    def samples(self, party: SampleAccess) -> tuple[Any, npt.NDArray[np.int64]]:
-        """The party's samples and their class codes."""
+    def histograms(self, party: SampleAccess) -> ColumnHistograms:
+        """The histograms of the party's samples, in groups of at least its floor."""
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
         party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
-        return X, codes
-
-    def of_samples(self, party: SampleAccess, X: Any, codes: npt.NDArray[np.int64]) -> ColumnHistograms:
-        """The histograms of samples, in groups of at least the party's floor."""
         found = ColumnHistograms.from_data(X, codes, len(self.classes), party.options.min_examples)
         if len(found.cells) > _MOST_CELLS:
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
         return found
 
     def measured(self, party: SampleAccess) -> tuple[ColumnHistograms, int]:
-        X, codes = self.samples(party)
-        found = self.of_samples(party, X, codes)
+        found = self.histograms(party)
         return found, found.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -186,11 +181,7 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     return state.with_result(COLUMNS.name, Columns(batch.total, trouble))
 
 
-def _is_planned(options: RunOptions) -> bool:
-    return options.plan is not None
-
-
-COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT, applies=_is_planned)
+COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT)
 
 
 SPLITS = (1024, 128, 32, 32, 32)
@@ -216,8 +207,7 @@ class BinsRequest(Request[Tables]):
     phase = "bins"
 
     def to_config(self) -> dict[str, Scalar]:
-        ours: dict[str, Scalar] = {key("bound"): json.dumps(self.bound), key("by_class"): self.by_class}
-        return {**self.columns.to_config(), **ours}
+        return {**self.columns.to_config(), key("bound"): json.dumps(self.bound), key("by_class"): self.by_class}
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(np.diff(self.cuts) - 1)]
@@ -238,15 +228,12 @@ class BinsRequest(Request[Tables]):
         return cls(asked, cuts, config.boolean("by_class"), bound)
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        found = self.columns.of_samples(party, *self.columns.samples(party))
+        found = self.columns.histograms(party)
         return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.columns.classes) if self.by_class else 1
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
-
-    def parts(self, statistic: Tables) -> list[Array]:
-        return list(statistic.tables)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         self.found(parts[0])
@@ -297,5 +284,7 @@ BINS = [
 
 
 def phases_for(options: RunOptions) -> list[Phase]:
-    """The phase of a run in clear, or those of a secure one."""
+    """The phase of a run in clear, or those of a secure one; none without a plan that derives specs from them."""
+    if options.plan is None:
+        return []
     return BINS if options.run_spec.is_secure else [COLUMNS]

@@ -7,9 +7,9 @@ A party whose samples have changed, some taken out, corrected or new, sends both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,12 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
-from flwr_flynn.federated.request import RunRequest, register
+from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Config, Reply
+from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 
@@ -39,23 +39,25 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
 
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    totals: CountsOfSpecs | None = None  # of the saved run; the server's alone
+    totals: CountsOfSpecs | None = None  # of the saved run, as is the roster; the server's alone
+    roster: Roster = field(default_factory=Roster)
 
     phase = "counts"
     sentence = "Sums by class: who is alone in a class is singled out, and a known row found, unless epsilon or secure."
     proves = True
+    removes: ClassVar[bool] = False  # True if an answer has counts that the server takes out of the sum
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
-        return cls(cls.admitted(config, party))
+        return cls(announced_run(config, party))
 
     @property
     def start(self) -> CountsOfSpecs:
         return no_counts(self.run) if self.totals is None else self.totals
 
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        return super().disclosure(run) if run.mechanism is None or run.is_secure else NOISY
+    @property
+    def discloses(self) -> str:
+        return super().discloses if self.run.mechanism is None or self.run.is_secure else NOISY
 
     @property
     def most_examples(self) -> int:
@@ -70,11 +72,6 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the release alone.
         return [field if run.bound is None else replace(field, most=sizes.total)]
 
-    def compute(self, party: SampleAccess) -> Answer:
-        if self.run.mechanism is None:
-            return super().compute(party)
-        return self.answer(CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES)
-
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
         parts = [counts.array for counts in statistic.parts]
         if self.run.mechanism is None or self.bound is None:
@@ -86,15 +83,18 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
             return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
         return CountsOfSpecs((codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),))
 
-    def measured(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
-        """Counts of the party's samples, or of those `before` their change, and the number of samples."""
+    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
+        if self.run.mechanism is not None:
+            return CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES
+        counts = self.counted(party)
+        return counts, counts.parts[0].n_examples
+
+    def counted(self, party: SampleAccess, before: bool = False) -> CountsOfSpecs:
+        """Counts of the party's samples, or of those `before` their change."""
         X, codes = party.inputs(self.run, before)
-        progress = party.progress(len(codes) * len(self.run.specs))
-        counts = tuple(
-            ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
-            for hasher in self.run.hashers
-        )
-        return CountsOfSpecs(counts), counts[0].n_examples
+        n_classes, n_jobs = self.run.n_classes, party.options.n_jobs
+        hashers = self.run.hashers
+        return CountsOfSpecs(tuple(ClassCounts.from_data(each, X, codes, n_classes, n_jobs=n_jobs) for each in hashers))
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.most_examples
@@ -107,15 +107,15 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return Sizes(announced, announced)
 
     def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
-        if self.run.mechanism is None and (n_examples := statistic.parts[0].n_examples) != sizes.total:
+        if self.run.mechanism is None and (n_examples := self.now(statistic).parts[0].n_examples) != sizes.total:
             raise PayloadError("counts", f"{sizes.total} examples as announced", n_examples)
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
-        return statistic.parts[0].n_per_class if self.run.is_plain else None
+        return self.now(statistic).parts[0].n_per_class if self.run.is_plain else None
 
     def load(self, statistic: CountsOfSpecs) -> int:
-        counts = statistic.parts[0]
-        return counts.n_examples if self.run.is_plain else int(np.abs(counts.array).max())
+        counts = self.now(statistic).parts[0]
+        return 0 if self.is_withdrawal else counts.n_examples if self.run.is_plain else int(np.abs(counts.array).max())
 
     @property
     def capacity(self) -> int:
@@ -128,56 +128,53 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return self.capacity
 
     def digests(self, statistic: CountsOfSpecs) -> tuple[str, ...]:
-        return statistic.sha256
+        return self.now(statistic).sha256
 
+    def before(self, statistic: CountsOfSpecs) -> CountsOfSpecs | None:
+        """Counts that the server takes out of the sum, if any: those that the party was counted by."""
+        return CountsOfSpecs(statistic.parts[: len(self.run.specs)]) if self.removes else None
 
-@dataclass(frozen=True)
-class JoinRequest(CountsRequest):
-    """Ask parties that are not in a saved run for their counts; a party is asked as in a new federation."""
-
-    roster: Roster = field(default_factory=Roster)
+    def now(self, statistic: CountsOfSpecs) -> CountsOfSpecs:
+        """Counts of the party's samples as they are."""
+        return CountsOfSpecs(statistic.parts[-len(self.run.specs) :])
 
     def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
+        members, then = self.roster.before, self.before(statistic)
+        if then is not None:
+            return self._counted_by(then, sender, taken)
         if found := self.roster.find(*sender):
-            member = self.roster.before[found[0]]
-            raise PayloadError("member", "a new one", member, text=f"in the federation already, as {member}")
+            name = members[found[0]]
+            raise PayloadError("member", "a new one", name, text=f"in the federation already, as {name}")
         return None
 
-
-@register
-@dataclass(frozen=True)
-class WithdrawRequest(JoinRequest):
-    """Ask parties that leave for the counts they were counted by; the server takes them out of the sum."""
-
-    phase = "withdraw"
-    is_withdrawal = True
-
-    def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
-        before = self.roster.before
-        there = self.roster.staying - taken
+    def _counted_by(self, then: CountsOfSpecs, sender: Sender, taken: set[int]) -> int:
+        """The index of the member of the saved run that was counted by these very counts."""
+        members, there = self.roster.before, self.roster.staying - taken
         found = [index for index in self.roster.proven(sender.cid, sender.proof) if index in there]
         if not found and any(index in there for index in self.roster.find(*sender)):  # anybody can give its name
             expected = "the node that was counted, or the secret of its node setting member-path"
             raise PayloadError("member", expected, "its name alone")
         if not found:
             raise PayloadError("member", "one of the federation", "none", text="not in the federation")
-        if all(not before[index].sha256 for index in found):
+        if all(not members[index].sha256 for index in found):
             text = "added by a secure sum, in which nobody's counts are known: it cannot be taken out"
             raise PayloadError("member", "one whose counts are known", "added by a secure sum", text=text)
         for index in found:
-            if before[index].sha256 == statistic.sha256:
+            if members[index].sha256 == then.sha256:
                 return index
         got = "counts of another SHA-256; have its data or settings changed?"
-        raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
+        raise PayloadError("counts", f"those that {members[found[0]]} was counted by", got)
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
-        return None if self.bound is not None else {"before": _in_short(statistic), "now": None}
-
-    def load(self, statistic: CountsOfSpecs) -> int:
-        return 0
+        then = self.before(statistic)
+        if then is None or self.bound is not None:
+            return None
+        return {"before": _in_short(then), "now": None if self.is_withdrawal else _in_short(self.now(statistic))}
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
-        return total - statistic
+        then = self.before(statistic)
+        rest = total if then is None else total - then
+        return rest if self.is_withdrawal else rest + self.now(statistic)
 
 
 def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
@@ -186,31 +183,26 @@ def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
     return {"examples": None if first.noise else first.n_examples, "sha256": list(counts.sha256)}
 
 
-@dataclass(frozen=True, eq=False)
-class UpdatedCounts(CountsOfSpecs):
-    """Counts of a party, and those that they replace."""
+@register
+@dataclass(frozen=True)
+class WithdrawRequest(CountsRequest):
+    """Ask parties that leave for the counts they were counted by; the server takes them out of the sum."""
 
-    before: CountsOfSpecs
-
-    def _each(self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]) -> CountsOfSpecs:
-        after = super()._each(other, combine)
-        if not isinstance(other, UpdatedCounts):
-            return after
-        return UpdatedCounts(after.parts, self.before._each(other.before, combine))
+    phase = "withdraw"
+    removes = is_withdrawal = True
 
 
 @register
 @dataclass(frozen=True)
-class UpdateRequest(WithdrawRequest):
+class UpdateRequest(CountsRequest):
     """Ask parties whose samples have changed for the counts they were counted by, and for the new ones.
 
     The server replaces the former by the latter, if they are those of the saved run by their SHA-256: then the sum is
-    that of parties which never had other samples, bit for bit.
+    that of parties which never had other samples, bit for bit. A statistic has the counts of then and those of now.
     """
 
     phase = "update"
-    is_withdrawal = False
-    is_update = True
+    removes = is_update = True
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
@@ -223,41 +215,17 @@ class UpdateRequest(WithdrawRequest):
         before = [replace(field, name="counts before") for field in super().fields(Sizes(0, self.most_examples))]
         return before + super().fields(sizes)
 
-    def measured(self, party: SampleAccess, before: bool = False) -> tuple[CountsOfSpecs, int]:
-        then, _ = super().measured(party, before=True)
-        after, n_examples = super().measured(party)
-        first = after.parts[0]
+    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
+        then, now = self.counted(party, before=True), self.counted(party)
+        first = now.parts[0]
         changed = -(-np.abs(first.array - then.parts[0].array).sum(axis=1) // first.hash_nnz)
         party.warn_of_few(changed.tolist())
-        return UpdatedCounts(after.parts, then), n_examples
-
-    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
-        assert isinstance(statistic, UpdatedCounts)  # of this request
-        return super().parts(statistic.before) + super().parts(statistic)
+        return CountsOfSpecs(then.parts + now.parts), first.n_examples
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
         n = len(self.run.specs)
-        before, after = (super(UpdateRequest, self).of_parts(each, n_parties) for each in (parts[:n], parts[n:]))
-        return UpdatedCounts(after.parts, before)
-
-    @property
-    def zero(self) -> CountsOfSpecs:
-        return UpdatedCounts(no_counts(self.run).parts, no_counts(self.run))
-
-    def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
-        assert isinstance(statistic, UpdatedCounts)  # of this request
-        return super().match(statistic.before, sender, taken)
-
-    def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
-        assert isinstance(statistic, UpdatedCounts)  # of this request
-        return {"before": _in_short(statistic.before), "now": _in_short(statistic)}
-
-    def load(self, statistic: CountsOfSpecs) -> int:
-        return statistic.parts[0].n_examples
-
-    def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
-        assert isinstance(statistic, UpdatedCounts)  # of this request
-        return total - statistic.before + CountsOfSpecs(statistic.parts)
+        then, now = super().of_parts(parts[:n], n_parties), super().of_parts(parts[n:], n_parties)
+        return CountsOfSpecs(then.parts + now.parts)
 
 
 _KINDS = {"withdraw": WithdrawRequest, "update": UpdateRequest}
@@ -265,10 +233,9 @@ _KINDS = {"withdraw": WithdrawRequest, "update": UpdateRequest}
 
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
-    announced = state.run_spec, options.max_examples_per_party
-    if options.federation is None:
-        return CountsRequest(*announced)
-    return _KINDS.get(options.purpose, JoinRequest)(*announced, options.federation.totals, context.counted)
+    totals = None if options.federation is None else options.federation.totals
+    kind = _KINDS.get(options.purpose, CountsRequest)
+    return kind(state.run_spec, options.max_examples_per_party, totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:

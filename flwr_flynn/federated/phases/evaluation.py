@@ -15,30 +15,30 @@ own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from flwr_flynn._text import clean
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, collect_each, collect_secure
+from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
-from flwr_flynn.federated.evaluation_result import (
-    Evaluation,
-    by_group,
-    evaluated,
-    of_party,
-    subgroup_codes,
-    subgroup_names,
-)
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
-from flwr_flynn.federated.permissions import SampleAccess
-from flwr_flynn.federated.phase import COUNTED, PRESENT, Context, Phase, RunState
+from flwr_flynn.federated.phase import (
+    COUNTED,
+    PRESENT,
+    Context,
+    Phase,
+    RunState,
+    model_of,
+    model_of_members,
+    run_of_members,
+)
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
@@ -54,17 +54,21 @@ from flwr_flynn.federated.protocol import (
     key,
     refusing,
 )
-from flwr_flynn.federated.request import Request, RunRequest, register
+from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.samples import subgroup_codes, subgroup_names
+from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion, scored
+from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion
 from flwr_flynn.model.model import Model
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 _CONTENT = "confusion matrices, and histograms and sums of the probabilities, of held-out samples"
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
 _LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
+_MOST_SHOWN = 1000  # parties whose own figures are kept
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
@@ -92,6 +96,79 @@ def _results(shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array
     return Tables((shared, own if has_own else shared, np.full((1, 1), has_own, np.int64), *scores))
 
 
+def by_group(tables: Sequence[codec.Array], rows: Sequence[Any]) -> list[tuple[codec.Array, codec.Array, Any]]:
+    """Histograms and sums of all samples, and then of each subgroup, as views, each with the entry of `rows`."""
+    if not tables:
+        return []
+    found = [(tables[0], tables[1], rows[0])]
+    if len(tables) > 2:
+        n = len(rows) - 1
+        found += zip(tables[2].reshape(n, *tables[0].shape), tables[3].reshape(n, N_SUMS), rows[1:], strict=True)
+    return found
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of one evaluation."""
+
+    figures: dict[str, Any] | None  # see `evaluated`; None without any
+    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
+
+
+class Result(NamedTuple):
+    """Result of one party."""
+
+    right: tuple[int, int]  # samples that the model gets right, and those that the party's own copy does
+    n_examples: int
+    figures: dict[str, Any] | None = None  # see `metrics.overall`; None below the floor, and of parties beyond 1000
+
+
+def of_party(statistic: Tables, n_before: int) -> Result:
+    """The result of a party, after those of so many others."""
+    shared, own, _, *scores = statistic.tables
+    has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
+    found = figures.overall(scores[0], scores[1]) if has_figures else None
+    return Result((int(np.trace(shared)), int(np.trace(own))), int(shared.sum()), found)
+
+
+def evaluated(
+    total: Tables,
+    parts: Mapping[str, Result],
+    labels: Sequence[Any] = (),
+    groups: Sequence[str] = (),
+    group: str = "",
+    least: int = 1,
+) -> dict[str, Any] | None:
+    """Figures from the sum of the answers, and results by party, by name; None without samples.
+
+    They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
+    of `model.metrics`, by party and by subgroup as well, where classes have at least `least` samples.
+    """
+    if not total.tables[0].any():
+        return None
+
+    def counted(index: int) -> dict[str, Any]:
+        right = {name: (part.right[index], part.n_examples) for name, part in parts.items()}
+        return figures.summary(total.tables[index], right)
+
+    sent, tables = int(total.tables[2].item()), total.tables[3:]
+    scores = [each for pair in zip(tables[::2], tables[1::2], strict=True) for each in above_floor(*pair, least)]
+    found = None
+    if scores and scores[1][0]:
+        entries = by_group(scores, ["", *groups])
+        levels = [{"level": name, **figures.overall(table, sums)} for table, sums, name in entries[1:] if sums[0]]
+        shown = [{"name": name, **part.figures} for name, part in parts.items() if part.figures]
+        found = {
+            "examples": int(scores[1][0]),
+            "resolution": figures.resolution(scores[0]),
+            "overall": figures.overall(scores[0], scores[1]),
+            "classes": figures.by_class(scores[0], labels),
+            "parties": sorted(shown, key=lambda each: (each["accuracy"], each["name"])),
+            "groups": {"column": group, "levels": levels} if group else None,
+        }
+    return counted(0) | {"class_prior": counted(1) | {"sent": sent} if sent else None, "figures": found}
+
+
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(RunRequest[Tables]):
@@ -105,11 +182,14 @@ class EvaluationRequest(RunRequest[Tables]):
 
     phase = "evaluation"
     channel = EVALUATE
+    is_summed: ClassVar[bool] = False  # True if the results are learned in a secure sum
 
     def to_config(self) -> dict[str, Scalar]:
+        rows = [(each.scoring, each.weight) for each in self.model.members]
+        members = [[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in rows]
         return {
             **super().to_config(),
-            key("scorings"): codec.members_text(self.model.members),
+            key("scorings"): json.dumps(members),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.model.refined is not None,
@@ -124,14 +204,9 @@ class EvaluationRequest(RunRequest[Tables]):
         return codec.encode(*(each.counts for each in model.members)) + packed
 
     @classmethod
-    def disclosed(cls, tries: bool) -> str:
-        """Kind of disclosure by an answer."""
-        return RESULTS if tries else NOTHING
-
-    @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
         tries = config.boolean("tries")
-        run = cls.admitted(config, party, cls.disclosed(tries))
+        run = announced_run(config, party)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         group = config.text("group", 200) if "group" in config else ""
         refined = gram = None
@@ -139,7 +214,7 @@ class EvaluationRequest(RunRequest[Tables]):
             arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
             codec.check_room_for_weights(run, party)
-            arrays, refined = arrays[:-1], codec.unpacked_weights(run, arrays[-1:])
+            arrays, refined = arrays[:-1], codec.announced_weights(run, arrays[-1:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
@@ -154,12 +229,11 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @property
     def bound(self) -> int | None:
-        """None: an evaluation that distributes the model is in clear."""
-        return None
+        return self.run.bound if self.is_summed else None
 
     @property
     def discloses(self) -> str:
-        return self.disclosed(self.tries)
+        return SECURE if self.is_summed else RESULTS if self.tries else NOTHING
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -168,13 +242,14 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         shape = (self.run.n_classes,) * 2  # the second is packed: zeros are next to nothing
-        matrices = [
-            Field("confusion matrix", shape, sizes.total, PLAIN),
-            Field("own confusion matrix", shape, sizes.total),
-        ]
+        matrices = [Field("confusion matrix", shape, sizes.total, PLAIN)]
+        if not self.is_summed:
+            matrices.append(Field("own confusion matrix", shape, sizes.total))
         return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
+        if self.is_summed:
+            return super().compute(party)
         answer = self._evaluated(party) if self.tries else Answer()
         if reason := party.keep(self.run, self.model):
             answer.metrics[UNKEPT] = reason
@@ -196,9 +271,8 @@ class EvaluationRequest(RunRequest[Tables]):
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         """Confusion matrices, the second of zeros without a class prior of its own, and histograms and sums."""
         mine, has_own, batches = party.tried(self.run, self.model)
-        n_classes, names, least = self.run.n_classes, self.groups, 1
-        if self.bound is None:
-            least = party.options.min_examples
+        n_classes, names = self.run.n_classes, self.groups
+        least = 1 if self.is_summed else party.options.min_examples
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [np.zeros(field.shape, np.int64) for field in score_fields(n_classes, len(names), 0)]
         for X, true, scores in batches:
@@ -213,7 +287,7 @@ class EvaluationRequest(RunRequest[Tables]):
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
                 for table, sums, rows in by_group(tables, groups):
-                    parts = scored(probabilities[rows], true[rows], shared[rows])
+                    parts = figures.scored(probabilities[rows], true[rows], shared[rows])
                     table += parts[0]
                     sums += parts[1]
             del scores, posterior  # those of the next batch take as much memory
@@ -223,10 +297,10 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
         shared, own, n_own, *scores = statistic.tables
-        return [shared, own * (n_own > 0), *scores]
+        return [shared, *scores] if self.is_summed else [shared, own * (n_own > 0), *scores]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        shared, own, *scores = parts
+        shared, own, *scores = parts if not self.is_summed else (parts[0], np.zeros_like(parts[0]), *parts[1:])
         if own.any() and not (self.run.is_plain and np.array_equal(shared.sum(axis=1), own.sum(axis=1))):
             raise PayloadError("confusion matrix", "the same samples of each class in both, or one alone", "others")
         return _results(shared, own, scores)
@@ -252,6 +326,9 @@ class EvaluationRequest(RunRequest[Tables]):
             if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
                 raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
 
+    def party_result(self, statistic: Tables, n_before: int) -> Result:
+        return of_party(statistic, n_before)
+
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
         # What nobody asked for is not looked at.
         return None if not self.tries or reply.announced == 0 else super().read(arrays, reply, member)
@@ -264,85 +341,49 @@ class SecureEvaluationRequest(EvaluationRequest):
 
     phase = "secure evaluation"
     channel = TRAIN
-
-    @classmethod
-    def disclosed(cls, tries: bool) -> str:
-        return SECURE
-
-    @property
-    def bound(self) -> int | None:
-        return self.run.bound
-
-    def fields(self, sizes: Sizes) -> list[Field]:
-        matrix, _, *scores = super().fields(sizes)
-        return [matrix, *scores]
-
-    def parts(self, statistic: Tables) -> list[codec.Array]:
-        shared, _, _, *scores = statistic.tables
-        return [shared, *scores]
-
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        return _results(parts[0], np.zeros_like(parts[0]), parts[1:])
-
-    def compute(self, party: SampleAccess) -> Answer:
-        return Request.compute(self, party)
+    is_summed = True
 
 
-def _asked(state: RunState, context: Context, kind: type[EvaluationRequest], tries: bool) -> EvaluationRequest:
+def _ask(state: RunState, context: Context, kind: type[EvaluationRequest]) -> EvaluationRequest:
     run, model, options = run_of_members(state, context.options), model_of(state, context.options), context.options
     n_releases = sum(release.times for release in model.members[0].counts.noise)
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
+    tries = kind.is_summed or (options.is_evaluated and not options.sums_results)
     return kind(run, model, n_releases, tries, options.group_column if tries else "")
 
 
-def _request(state: RunState, context: Context) -> EvaluationRequest:
-    return _asked(state, context, EvaluationRequest, context.options.is_evaluated and not context.options.sums_results)
-
-
-def _secure_request(state: RunState, context: Context) -> EvaluationRequest:
-    return _asked(state, context, SecureEvaluationRequest, True)
-
-
-def _figures(batch: Batch[Tables], context: Context) -> dict[str, Any] | None:
-    request = context.request
-    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
-    least = 1 if request.bound is None else _PUBLIC_FLOOR
-    return evaluated(batch.total, parts, list(request.run.classes), request.groups, request.group, least)
-
-
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    request: EvaluationRequest = context.request
     unkept = {
         context.names[cid]: clean(reply.metrics[UNKEPT], 200) or "no reason given"
         for cid, reply in batch.replies.items()
         if UNKEPT in reply.metrics
     }
     summed = state.results.get(SECURE_EVALUATION.name)
-    found = _figures(batch, context) if summed is None else summed.figures
-    return state.with_result("evaluation", Evaluation(found, unkept))
+    if summed is not None:
+        return state.with_result(request.phase, Evaluation(summed.figures, unkept))
+    parts, classes = {context.names[cid]: part for cid, part in batch.parts.items()}, list(request.run.classes)
+    least = _PUBLIC_FLOOR if request.is_summed else 1
+    found = evaluated(batch.total, parts, classes, request.groups, request.group, least)
+    return state.with_result(request.phase, Evaluation(found, unkept))
 
 
-def _fold_summed(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    return state.with_result(SECURE_EVALUATION.name, Evaluation(_figures(batch, context), {}))
-
-
+_asks, _asks_in_secret = (partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest))
 EVALUATION = Phase(
     "evaluation",
     EVALUATE,
-    _request,
+    _asks,
     _fold,
-    partial(collect_each, keep=of_party),
     audience=PRESENT,
     content=_CONTENT,
     applies=lambda options: options.is_evaluated or options.distribute,
 )
-SECURE_EVALUATION = Phase(
-    "secure evaluation",
-    TRAIN,
-    _secure_request,
-    _fold_summed,
-    collect_secure,
+SECURE_EVALUATION = replace(
+    EVALUATION,
+    name="secure evaluation",
+    channel=TRAIN,
+    request=_asks_in_secret,
     audience=COUNTED,
-    content=_CONTENT,
     applies=lambda options: options.sums_results,
 )

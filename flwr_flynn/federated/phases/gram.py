@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn.errors import DataError, PayloadError, PrivacyError
+from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.disclosure import PartyOptions
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
@@ -60,7 +61,7 @@ class GramRequest(RunRequest[GramMatrix]):
     @property
     def n_rows(self) -> int:
         """Rows of all hashes together."""
-        return _n_rows(self.run)
+        return sum(spec.hash_dim for spec in self.run.specs)
 
     def to_config(self) -> dict[str, Scalar]:
         return {**super().to_config(), key("weights"): json.dumps(self.weights)}
@@ -68,32 +69,28 @@ class GramRequest(RunRequest[GramMatrix]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramRequest:
         run = RunSpec.from_config(config)
-        try:
+        with refusing(key("specs")):
             checked_gram_specs(run.specs)
-        except DataError as error:
-            raise PayloadError(key("specs"), error.expected, error.got) from None
-        weights = config.json("weights", 30 * run.n_classes + 100)
-        is_list = isinstance(weights, list) and len(weights) == run.n_classes
-        if not is_list or not all(type(each) is int and 1 <= each <= LARGEST_CLASS_WEIGHT for each in weights):
-            expected = f"{run.n_classes} integers from 1 to {LARGEST_CLASS_WEIGHT}"
-            raise PayloadError(key("weights"), expected, "others")
-        n_rows = _n_rows(run)
-        party.check_memory(memory_of_gram(n_rows, run.n_classes), f"products of the Gram matrix of {n_rows} rows")
-        party.check_run(run, config, cls.phase, cls.disclosure(run))
-        if run.bound is None and not party.options.gram:
-            of = f"the Gram matrix of classes of at least {party.options.min_examples} samples in each fold"
+        weights = config.integers("weights", run.n_classes, 1, LARGEST_CLASS_WEIGHT)
+        request = cls(run, tuple(weights))
+        needed = memory_of_gram(request.n_rows, run.n_classes)
+        party.check_memory(needed, f"products of the Gram matrix of {request.n_rows} rows")
+        party.check_run(run, config)
+        return request
+
+    def admit(self, options: PartyOptions) -> None:
+        super().admit(options)
+        if self.bound is None and not options.gram:
+            of = f"the Gram matrix of classes of at least {options.min_examples} samples in each fold"
             expected = f"true (FlyNNClient: gram=True) to let {of} leave in clear"
             raise PrivacyError("node-config gram", expected, False)
-        return cls(run, tuple(weights))
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         X, codes = party.inputs(self.run)
         n_counted, least = len(codes), party.options.min_examples
         if self.bound is None and least > 1:
             X, codes = self._without_few(X, codes, least)
-        progress = party.progress(len(codes))
-        sums = GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs, progress)
-        return sums, n_counted
+        return GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs), n_counted
 
     def _without_few(self, X: Any, codes: Array, least: int) -> tuple[Any, Array]:
         """Samples and class codes without the classes of which a fold has some samples, but fewer than `least`."""
@@ -152,10 +149,6 @@ class GramRequest(RunRequest[GramMatrix]):
         found = statistic.n_per_class.sum(axis=0)
         if not ((found == sizes.per_class) | (found == 0)).all():
             raise PayloadError("Gram matrix", "the party's samples of each class as counted, or none", "other numbers")
-
-
-def _n_rows(run: RunSpec) -> int:
-    return sum(spec.hash_dim for spec in run.specs)
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,12 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import Refined
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import ENTRY_BYTES, RunRequest, counted_member, register
+from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.noisy_rounds import CENTRE, LARGEST_WEIGHT, Descent, NoisyGradient
 from flwr_flynn.privacy import GaussianRounds
@@ -52,9 +51,9 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
 
     phase = "noisy refinement"
 
-    @classmethod
-    def disclosure(cls, run: RunSpec) -> str:
-        return super().disclosure(run) if run.is_secure else NOISY
+    @property
+    def discloses(self) -> str:
+        return super().discloses if self.run.is_secure else NOISY
 
     def to_config(self) -> dict[str, Scalar]:
         return {**super().to_config(), key("round"): self.number}
@@ -64,7 +63,7 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> NoisyRefinementRequest:
-        run = cls.admitted(config, party)
+        run = announced_run(config, party)
         rounds_of(run)
         codec.check_room_for_weights(run, party)
         number, m = config.integer("round", 1, rounds_of(run).n_rounds), run.spec.hash_dim
@@ -75,14 +74,8 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
             raise PayloadError("centre", f"integers from 0 to {CENTRE}", "some below 0")
         return cls(run, number, weights, np.ascontiguousarray(centre))
 
-    def compute(self, party: SampleAccess) -> Answer:
-        if self.bound is not None:
-            party.check_memory(ENTRY_BYTES * self.n_entries, f"a secure sum of {self.n_entries} integers")
-        found = party.release_round(self.run, self.number, self.weights, self.centre)
-        return self.answer(NoisyGradient((found,)), NOISY_EXAMPLES)
-
     def measured(self, party: SampleAccess) -> tuple[NoisyGradient, int]:
-        raise PrivacyError("gradient", "one with noise", "one without")
+        return NoisyGradient((party.release_round(self.run, self.number, self.weights, self.centre),)), NOISY_EXAMPLES
 
     def fields(self, sizes: Sizes) -> list[Field]:
         is_narrow = _TAIL * rounds_of(self.run).gradient_sigma < 2**30  # by the noise alone, which is public
@@ -97,7 +90,8 @@ class NoisyRefinementRequest(RunRequest[NoisyGradient]):
         return NoisyGradient(tuple(parts))
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        counted_member(member, self.phase)
+        if member is None:
+            raise PayloadError(self.phase, "a party whose counts are in the sum", "one that is not counted")
         if reply.announced != NOISY_EXAMPLES:
             raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy gradients", reply.announced)
         return Sizes(0, 0)
@@ -113,9 +107,8 @@ def rounds_of(run: RunSpec) -> GaussianRounds:
 
 def _descent(state: RunState, number: int) -> Descent:
     if number > 1:
-        result: Refined = state.results[_name(number - 1)]
-        assert isinstance(result.descent, Descent)
-        return result.descent
+        descent: Descent = state.results[_name(number - 1)]
+        return descent
     totals: CountsOfSpecs = state.results["counts"]
     counts, mechanism = totals.parts[0], rounds_of(state.run_spec)
     n_releases = counts.noise_variance / mechanism.noise_sd**2
@@ -129,11 +122,9 @@ def _ask(state: RunState, context: Context, number: int) -> NoisyRefinementReque
 
 def _fold(state: RunState, batch: Batch[Any], context: Context, number: int) -> RunState:
     descent = _descent(state, number)
-    if number > 1:
-        state = state.with_result(_name(number - 1), Refined(None))
     if batch.passed:
         descent = descent.advance(batch.total)
-    return state.with_result(_name(number), Refined(descent))
+    return state.with_result(_name(number), descent)
 
 
 def _name(number: int) -> str:

@@ -21,11 +21,10 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import members_of
-from flwr_flynn.federated.permissions import SampleAccess
-from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
-from flwr_flynn.federated.request import RunRequest, register
+from flwr_flynn.federated.request import RunRequest, announced_run, register
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.metrics import mean_recall
@@ -72,34 +71,30 @@ class SelectionRequest(RunRequest[Tables]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SelectionRequest:
-        run = cls.admitted(config, party)
+        run = announced_run(config, party)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         X, codes = party.inputs(self.run)
-        progress = party.progress(len(codes) * len(self.run.specs))
         subsample = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
         n_examples = len(codes)
         if not subsample.all():
             X, codes = X[subsample], codes[subsample]
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
         for hasher, counts, scorings in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
-            batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
+            batches = hashed_batches(hasher, X, codes, party.options.n_jobs)
             tables += leave_one_out_tables(counts, batches, scorings, class_weight=self.run.class_weight)
         return Tables(tuple(tables)), n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
-        most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
+        most = MAX_SAMPLE_LOSS * int(np.broadcast_to(sizes.per_class, n_classes).sum())
         fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
         for n in map(len, self.candidates):
             fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS))
             fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS))
         return fields
-
-    def parts(self, statistic: Tables) -> list[Array]:
-        return list(statistic.tables)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         if (parts[0] > self.totals.parts[0].n_per_class).any():
@@ -171,11 +166,11 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
     name, lists = key("candidates"), config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     if not isinstance(lists, list) or not all(isinstance(entries, list) for entries in lists):
         raise PayloadError(name, "a list for each spec", type(lists).__name__)
-    if not all(isinstance(pair, list) and len(pair) == 2 for entries in lists for pair in entries):
-        raise PayloadError(name, "pairs of rule and decay", "others")
     if len(lists) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in lists):
         expected = f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs"
         raise PayloadError(name, expected, [len(entries) for entries in lists])
+    if not all(isinstance(pair, list) and len(pair) == 2 for entries in lists for pair in entries):
+        raise PayloadError(name, "pairs of rule and decay", "others")
     with refusing(name):
         return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from flwr_flynn.errors import AggregationError, PayloadError
-from flwr_flynn.federated.collect import Batch, collect_each
+from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
-from flwr_flynn.federated.permissions import SampleAccess
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member, missing_text, require_samples
+from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
 from flwr_flynn.tables.schema import LEARNED_LEVELS
@@ -84,6 +83,10 @@ class SchemaRequest(Request[TableSummary]):
     def load(self, statistic: TableSummary) -> int:
         return statistic.n_rows
 
+    def party_result(self, statistic: TableSummary, n_before: int) -> frozenset[str]:
+        known = {name: each.n_rows - each.gaps for name, each in statistic.columns.items()}
+        return frozenset(form_of(name) for name, n in known.items() if 2 * n >= statistic.n_rows)
+
     @property
     def capacity(self) -> int:
         return MOST_ROWS
@@ -95,11 +98,6 @@ class LearnedSchema:
 
     left_out: dict[str, str]  # reasons of columns that are not in the schema, by name
     held: dict[str, frozenset[str]]  # forms of names of columns that a party has for half of its rows, by cid
-
-
-def _held(summary: TableSummary, _: int) -> frozenset[str]:
-    known = {name: each.n_rows - each.gaps for name, each in summary.columns.items()}
-    return frozenset(form_of(name) for name, n in known.items() if 2 * n >= summary.n_rows)
 
 
 def _ask(state: RunState, context: Context) -> SchemaRequest:
@@ -129,12 +127,5 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
 
 _CONTENT = "names, kinds, levels and gaps of the columns"
 SCHEMA = Phase(
-    "schema",
-    TRAIN,
-    _ask,
-    _fold,
-    partial(collect_each, keep=_held),
-    derives_specs=True,
-    content=_CONTENT,
-    applies=lambda options: options.learn_schema,
+    "schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=lambda options: options.learn_schema
 )

@@ -11,10 +11,9 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.permissions import NOISY_EXAMPLES
-from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
+from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.private_rows import inputs_of
-from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import NOISY_EXAMPLES, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -137,7 +136,7 @@ def test_a_party_without_a_policy_gives_no_noisy_counts() -> None:
 
 def test_a_newcomer_is_matched_with_nobody_and_a_member_is_refused() -> None:
     roster = Roster([Member("a", "1", sha256=("x",) * 2), Member("b", "2", sha256=("y",) * 2)])
-    request, statistic = JoinRequest(RUN, roster=roster), CountsOfSpecs(tuple(counts()))
+    request, statistic = CountsRequest(RUN, roster=roster), CountsOfSpecs(tuple(counts()))
     assert request.match(statistic, Sender("9", "z"), set()) is None
     for cid, name in (("1", "z"), ("9", "b")):
         with pytest.raises(PayloadError):

@@ -16,9 +16,8 @@ from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, pack_signed, unpack
-from flwr_flynn.federated.evaluation_result import Result, evaluated
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
+from flwr_flynn.federated.phases.evaluation import Result, SecureEvaluationRequest, evaluated
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -202,7 +201,7 @@ def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept(X_test: An
 def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     party = party_of(X, LABELS, convert(X), LABELS)
     whole = replied(REQUEST, party)
-    monkeypatch.setattr("flwr_flynn.federated.permissions._SCORES", 256 * 7)
+    monkeypatch.setattr("flwr_flynn.federated.sample_access._SCORES", 256 * 7)
     assert replied(REQUEST, party) == whole
 
 
@@ -290,7 +289,7 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     assert (evaluation.figures, steps.run.state.absent("evaluation")) == (None, {})
     tables = np.array(GOOD), np.array(GOOD), np.zeros((1, 1), np.int64)
     right = int(np.trace(tables[0]))
-    assert evaluated(Tables(tables), {"a": Result(right, right, int(tables[0].sum()))}) is not None
+    assert evaluated(Tables(tables), {"a": Result((right, right), int(tables[0].sum()))}) is not None
 
 
 def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:

@@ -519,7 +519,8 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
 
 
 def admitted(party: Party, request: GramRequest) -> Party:
-    GramRequest.from_config(Config({PHASE: "gram", **request.to_config()}), (), party)
+    GramRequest.from_config(Config({PHASE: "gram", **request.to_config()}), (), party).admit(party.options)
+    party._admitted = request.discloses
     return party
 
 

@@ -16,8 +16,8 @@ from flwr_flynn import HashSpec
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import descent_of
 from flwr_flynn.federated.party import Party, PartyOptions
+from flwr_flynn.federated.phase import descent_of
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest, rounds_of
 from flwr_flynn.federated.protocol import REFUSED
@@ -333,7 +333,7 @@ def test_parties_without_a_ledger_or_of_another_policy_refuse(tmp_path):
 def test_a_broken_machine_ends_the_round_in_the_same_words_and_the_round_is_used_up(tmp_path, monkeypatch):
     member = counted(party(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr("flwr_flynn.federated.permissions.fitting", lambda *_, **__: 1 / 0)
+        patch.setattr("flwr_flynn.federated.sample_access.fitting", lambda *_, **__: 1 / 0)
         assert refusal(asked(), member, {}) == "phase noisy refinement failed at this party"
     assert "was answered before" in refusal(asked(), member, {})
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import collect_secure
+from flwr_flynn.federated.collect import Batch, collect
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.protocol import TRAIN, Reply
@@ -33,8 +33,9 @@ def copies(array: np.ndarray, n: int = 3, **metrics: Any) -> list[Reply]:
 
 
 def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
-    roster = roster or Roster()
-    return collect_secure(REQUEST, no_counts(RUN), roster, roster, replies)
+    roster, batch = roster or Roster(), Batch(no_counts(RUN))
+    collect(REQUEST, batch, roster, roster, replies)
+    return batch
 
 
 @given(st.integers(3, 40), st.integers(0, 2**30))

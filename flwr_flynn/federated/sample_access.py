@@ -1,4 +1,4 @@
-"""Permissions of a party: what it allows, and access to its samples, which checks the current request each time.
+"""Access of a request to a party's samples, which checks each time what the request was admitted for.
 
 Samples are reached through `SampleAccess.labelled`, `release`, `release_round` and `tried` alone, and by `keep` for the
 party's own copy of the model. No text of an error holds a value of the data.
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError, with_rows
-from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
+from flwr_flynn.federated.disclosure import PartyOptions
 from flwr_flynn.federated.private_rows import (
     INPUT_BYTES,
     LEAST_ROWS,
@@ -34,8 +34,7 @@ from flwr_flynn.federated.private_rows import (
 )
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Codes, Features, elsewhere, has_names, labelled, prepared
-from flwr_flynn.federated.samples import Samples as Samples
+from flwr_flynn.federated.samples import Codes, Features, Samples, elsewhere, has_names, labelled, prepared
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts, memory_needed
@@ -50,19 +49,10 @@ from flwr_flynn.tables.schema import Schema
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
-NOISY_EXAMPLES = 1
-"""`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
-
 _SCORES = 2**20  # class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12 samples
 
-Progress = Callable[[int], object]
 Load = Callable[[Features], Samples | RowReader]
 CodesOf = Callable[[Any], Codes]
-
-
-def no_progress(_total: int) -> Progress:
-    """A progress report that reports nothing."""
-    return lambda _done: None
 
 
 def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
@@ -85,8 +75,6 @@ class SampleAccess:
     mask : callable, default=`no_mask`
         Called with the bound, and the mechanism if any, before anything leaves in a secure sum; raises where nothing
         will mask it.
-    progress : callable, default=`no_progress`
-        Number of samples to be hashed -> callable that takes numbers of samples just hashed.
     """
 
     def __init__(
@@ -94,21 +82,17 @@ class SampleAccess:
         load: Samples | RowReader | Load,
         options: PartyOptions | None = None,
         mask: Callable[[int, Mechanism | None], None] = no_mask,
-        progress: Callable[[int], Progress] = no_progress,
     ) -> None:
         self.options = options or PartyOptions()
         if self.options.response_seconds and self.options.on_model is not None:
             import_module("flwr_flynn.model.classifier")  # here and not in the time that an answer takes
-        self.progress = progress
         self.mask = mask
-        self._given = load if isinstance(load, Samples) else None
-        self._load = None if isinstance(load, Samples) else load
+        self._source = load
         self._reader: RowReader | None = None  # of a private party
         self._samples: Samples | None = None  # as the request asks for them
         self._names: Features = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
-        self._own: tuple[Model, Model] | None = None  # a model, and the party's copy of it
 
     def reason(self, what: str, error: Exception) -> str:
         """The reason that the server gets: the text of our own errors, which hold no data; of others the kind.
@@ -122,32 +106,15 @@ class SampleAccess:
         log.error("FlyNN: %s failed", what, exc_info=error)
         return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
 
-    def _admit(self, phase: str, discloses: str, is_withdrawal: bool) -> None:
-        """Raise unless the party's options allow what the answer to a request discloses."""
-        options = self.options
-        if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
-            raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
-        if is_withdrawal != options.leaves and discloses != NOTHING:
-            expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
-            raise ConfigError("node-config leave", expected, text=f"node-config leave: this party answers {expected}")
-        if options.secure and discloses in (EXACT, NOISY):
-            raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
-        if discloses == EXACT and options.budget is not None:
-            text = f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}"
-            raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
-        self._admitted = discloses
-
-    def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
-        """Raise unless the party admits such a request, has the memory, and draws the same rows as the server."""
-        self._admit(phase, discloses, is_withdrawal)
+    def check_run(self, run: RunSpec, config: Config) -> None:
+        """Raise unless the party has the memory for such a run, and draws the same rows as the server."""
         confusions = 32 * run.n_classes**2  # two matrices, and their message
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
         inputs = max(map(inputs_of, run.specs))
         needed += LEAST_ROWS * (ROW_BYTES * run.spec.n_features + INPUT_BYTES * inputs)
         several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
         sizes = f"n_features {run.spec.n_features}, hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz}"
-        what = f"{sizes} and {run.n_classes} classes{several}"
-        self.check_memory(needed, what)
+        self.check_memory(needed, f"{sizes} and {run.n_classes} classes{several}")
         run.agree_on_rows(config)
 
     def check_memory(self, needed: int, what: str, is_public: bool = True) -> None:
@@ -161,18 +128,28 @@ class SampleAccess:
 
     def labelled(self, codes_of: CodesOf, n_features: int, before: bool = False) -> tuple[Any, Codes]:
         """Training samples, in a form that can be sliced, and the codes of their labels; or those `before`."""
+        self._touched = True
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        return self._labelled(self._before() if before else self._held(), codes_of, n_features)
+        if not before:
+            return self._labelled(self._held(), codes_of, n_features)
+        if self.options.previous is None:
+            expected = "the samples as they were counted, at a party whose samples have changed"
+            raise ConfigError("node-config previous-path", expected, "none")
+        return self._labelled(self._prepared(self.options.previous), codes_of, n_features)
 
-    def _labelled(self, samples: Samples, codes_of: CodesOf, n_features: int) -> tuple[Any, npt.NDArray[np.int64]]:
+    def _labelled(self, samples: Samples, codes_of: CodesOf, n_features: int) -> tuple[Any, Codes]:
         return labelled(samples, codes_of, n_features, with_gaps=isinstance(self._names, Schema))
+
+    def _complete(self, run: RunSpec, samples: Samples) -> tuple[Any, Codes]:
+        """Samples without those that the run's hashes do not take, and the codes of their labels."""
+        return run.complete(*self._labelled(samples, run.codes, run.spec.n_features))
 
     def summary(self) -> TableSummary:
         """Summary of the raw columns of the training samples, above the floor."""
         if self._admitted != EXACT or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        X, least = self._loaded().tables()[0], self.options.min_examples
+        X, least = self._loaded(self._source).tables()[0], self.options.min_examples
         return X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
 
     def inputs(self, run: RunSpec, before: bool = False) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -264,12 +241,10 @@ class SampleAccess:
     def _active(self, run: RunSpec) -> Iterator[tuple[npt.NDArray[np.int32], Codes]]:
         """Active bits and class codes of the training rows that fit, some at a time."""
         n_rows = n_fitting = 0
-        progress = self.progress(self._rows().n_rows)
         for n, parts in self._parts(run, partial(run.hasher.active, n_jobs=self.options.n_jobs)):
             n_rows += n
             n_fitting += sum(len(codes) for _, codes, _ in parts)
             yield from ((active, codes) for _, codes, active in parts)
-            progress(n)
         if n_rows > n_fitting:
             log.warning("FlyNN: %s of %s samples do not fit, and are left out", n_rows - n_fitting, n_rows)
 
@@ -289,8 +264,7 @@ class SampleAccess:
         """The rows of a private party, loaded whatever is asked for, with the columns that the request asks for."""
         if self._reader is None:
             try:
-                loaded: Any = self._given or self._load
-                loaded = loaded(()) if callable(loaded) else loaded
+                loaded: Any = self._source(()) if callable(self._source) else self._source
                 self._reader = loaded if isinstance(loaded, RowReader) else GivenRows(loaded)
             except FlyNNError:
                 raise
@@ -327,26 +301,21 @@ class SampleAccess:
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
             return
-        held_out = Samples(samples.X_test, samples.y_test)
-        X, true = run.complete(*self._labelled(held_out, run.codes, run.spec.n_features))
+        X, true = self._complete(run, Samples(samples.X_test, samples.y_test))
         for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
             yield X[rows], true[rows], scores(X[rows])
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
-        """The model with the party's class frequencies, if it has samples; once for a request."""
+        """The model with the party's class frequencies, if it has samples."""
         if self.options.budget is not None or run.mechanism is not None or not self.options.class_prior:
             return model
-        if self._own is None or self._own[0] is not model:
-            own = model
-            try:
-                _, codes = run.complete(*self._labelled(self._held(), run.codes, run.spec.n_features))
-                if len(codes):
-                    own = replace(own, prior=own_prior(own, codes))
-            except Exception as error:
-                cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
-                log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
-            self._own = model, own
-        return self._own[1]
+        try:
+            _, codes = self._complete(run, self._held())
+            return replace(model, prior=own_prior(model, codes)) if len(codes) else model
+        except Exception as error:
+            cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
+            log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
+            return model
 
     def keep(self, run: RunSpec, model: Model) -> str:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
@@ -367,9 +336,7 @@ class SampleAccess:
         """The samples, loaded when they are first needed."""
         self._touched = True
         if self._samples is None:
-            samples = self._loaded()
-            self._check_named(bool(samples.names) or has_names(samples.X))
-            self._samples = prepared(samples, self._names, self._load is None, self.check_memory)
+            self._samples = self._prepared(self._source)
         return self._samples
 
     def _check_named(self, is_named: bool) -> None:
@@ -378,19 +345,15 @@ class SampleAccess:
             expected = "names, as the columns here have them; or learn_schema (run-config schema: learn)"
             raise DataError("feature_names", expected, "none")
 
-    def _before(self) -> Samples:
-        """The samples as they were counted."""
-        given, self._touched = self.options.previous, True
-        if given is None:
-            expected = "the samples as they were counted, at a party whose samples have changed"
-            raise ConfigError("node-config previous-path", expected, "none")
-        is_given = isinstance(given, Samples)
-        samples = given if isinstance(given, Samples) else given(self._names)
-        return prepared(samples, self._names, is_given, self.check_memory)
+    def _prepared(self, source: Any) -> Samples:
+        """Samples as the request asks for them."""
+        samples = self._loaded(source)
+        self._check_named(bool(samples.names) or has_names(samples.X))
+        return prepared(samples, self._names, isinstance(source, Samples), self.check_memory)
 
-    def _loaded(self) -> Samples:
-        """The samples as they were given, or loaded by the names of the request."""
+    def _loaded(self, source: Any) -> Samples:
+        """Samples as they were given, or loaded by the names of the request."""
         self._touched = True
-        samples = self._given if self._load is None else cast(Load, self._load)(self._names)
+        samples = source if isinstance(source, Samples) else source(self._names)
         assert isinstance(samples, Samples)  # of a party without a budget
         return samples
