@@ -126,8 +126,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        **later: Any,
     ) -> Result:
-        """Run the federation."""
+        """Run the federation; keywords of later versions of Flower, such as `should_stop`, go to its own method."""
 
         def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
             return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
@@ -136,7 +137,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         arrays = self.arrays if self.run.is_specified else ArrayRecord()
         rounds = self.num_rounds if num_rounds is None else num_rounds
         own = None if evaluate_fn is None else evaluate
-        result = super().start(batched, arrays, rounds, timeout, train_config, evaluate_config, own)
+        result = super().start(batched, arrays, rounds, timeout, train_config, evaluate_config, own, **later)
         # Flower's arrays are the sums for all specs.
         result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
         return result

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -342,30 +341,22 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves + codes
 
 
-@dataclass(frozen=True, eq=False)
-class CountsOfSpecs:
+@dataclass(frozen=True)
+class CountsOfSpecs(Additive):
     """Counts of the same samples, one part for each spec, in the run's order."""
 
     parts: tuple[ClassCounts, ...]
-
-    def __add__(self, other: CountsOfSpecs) -> CountsOfSpecs:
-        return self._each(other, operator.add)
-
-    def __sub__(self, other: CountsOfSpecs) -> CountsOfSpecs:
-        return self._each(other, operator.sub)
-
-    def __eq__(self, other: object) -> bool:
-        return self.parts == other.parts if isinstance(other, CountsOfSpecs) else NotImplemented
 
     @property
     def sha256(self) -> tuple[str, ...]:
         """SHA-256 of each part, in hexadecimal."""
         return tuple(part.sha256() for part in self.parts)
 
-    def _each(self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]) -> CountsOfSpecs:
+    def _combined(self, other: Self, sign: int) -> Self:
         if len(self.parts) != len(other.parts):
             raise CountsError("counts", f"{len(self.parts)} specs on both sides", len(other.parts))
-        return CountsOfSpecs(tuple(map(combine, self.parts, other.parts)))
+        pairs = zip(self.parts, other.parts, strict=True)
+        return replace(self, parts=tuple(mine + theirs if sign > 0 else mine - theirs for mine, theirs in pairs))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result, Strategy
 
 import flwr_flynn
 from flwr_flynn import message
@@ -220,6 +221,20 @@ def test_with_too_few_the_result_has_no_arrays() -> None:
         _ = strategy.model
     unscaled = make(spec=HashPlan(4, 3, scaling="auto"))
     assert len(unscaled.start(FakeGrid({})).arrays) == 0
+
+
+def test_keywords_of_later_versions_of_flower_go_to_its_own_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, given = Strategy.start, []
+
+    def start(self: Strategy, *arguments: Any, should_stop: Any = None) -> Result:  # that of Flower 1.43
+        given.append(should_stop)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Strategy, "start", start)
+    strategy, stop = make(), object()
+    strategy.start(FakeGrid(federation(2)), should_stop=stop)
+    assert given == [stop]
+    assert len(strategy.parties) == 2
 
 
 def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCaptureFixture) -> None:
