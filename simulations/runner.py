@@ -33,7 +33,7 @@ from flwr_flynn import AggregationError, FlyNNClassifier
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import reply_of
-from flwr_flynn.federated.disclosure import Traffic
+from flwr_flynn.federated.disclosure import Arrivals, Traffic, n_bytes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
@@ -116,8 +116,7 @@ def federate(
                     seconds.append(took)
                     done()
             taken = run.complete([], Failures())
-            missing = {} if taken is None or taken.phase.name != "counts" else taken.missing
-            if missing:
+            if taken is not None and taken.phase.name == "counts" and (missing := taken.missing):
                 who = "; ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:5])
                 text = f"{len(missing)} of {len(names)} not counted: {who}"
                 raise AggregationError(text, len(names) - len(missing), len(names), missing)
@@ -188,7 +187,8 @@ def rounds(
             pairs = [(laid[int(client.cid)], place.put(request)) for client, request in asked]
             replies = [reply for reply, _ in place.answers(pairs)]
             for reply in replies:
-                traffic.reply(reply.parameters.tensors if isinstance(reply, FitRes) else (), reply.metrics)
+                tensors = reply.parameters.tensors if isinstance(reply, FitRes) else ()
+                traffic.add(Arrivals(1, sum(map(len, tensors)) + n_bytes(reply.metrics)))
             return [(client, reply) for (client, _), reply in zip(asked, replies, strict=True)]
 
         parameters = strategy.initialize_parameters(clients) or ndarrays_to_parameters([])
