@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -167,8 +167,7 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
     result, saved = state.results.get("gram"), options.federation
     if result is not None:
-        found: GramScoring | None = result.scoring
-        return found
+        return cast("GramScoring | None", result.scoring)
     return saved.shared.gram if saved is not None and state.results["counts"] is saved.totals else None
 
 

@@ -10,7 +10,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -240,8 +240,7 @@ class Request(ABC, Generic[S]):
 
     def add(self, total: S, statistic: S) -> S:
         """The total with one more statistic."""
-        added: S = operator.add(total, statistic)
-        return added
+        return cast(S, operator.add(total, statistic))
 
     def summed(self, replies: Sequence[Reply]) -> S:
         """The sum of the parties' statistics from copies of the mean of their vectors."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flwr_flynn.app.data.own_file import PrivateFile
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import unpack
-from flwr_flynn.federated.party import Samples
+from flwr_flynn.federated.party import PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATISTIC
@@ -243,3 +244,9 @@ def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_pat
             )
         assert "flynn-refused" not in reply.metrics, reply.metrics
         assert memory.peak < limit, memory.peak / 2**20
+
+
+def test_the_keywords_of_a_client_are_the_options_of_a_party_and_documented() -> None:
+    assert {each.name for each in fields(PartyOptions)} <= set(re.findall(r"`(\w+)`", FlyNNClient.__doc__ or ""))
+    with pytest.raises(TypeError, match="minimum"):
+        FlyNNClient(*points(3), minimum=1)
