@@ -19,7 +19,7 @@ array([4, 4])
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -147,7 +147,6 @@ def rounds(
     n_rounds: int,
     where: str | Workers = "process",
     *,
-    until: Callable[[], bool] = lambda: False,
     address: str | None = None,
 ) -> tuple[Parameters, Traffic]:
     """Play the rounds of a strategy as Flower's server does: fit, evaluation at the server, evaluation at the parties.
@@ -160,11 +159,8 @@ def rounds(
         Such as Flower's `FedAvg` with initial parameters, or a `FlyNNStrategy`.
     parties : sequence of NumPyClient
     n_rounds : int
-        The largest number of rounds.
     where, address
         As for `federate`.
-    until : callable
-        Called after the evaluation at the server; True makes that round the last.
 
     Returns
     -------
@@ -198,6 +194,4 @@ def rounds(
             strategy.evaluate(number, parameters)
             tried = ask(strategy.configure_evaluate(number, parameters, clients))
             strategy.aggregate_evaluate(number, tried, [])
-            if until():
-                break
     return parameters, traffic

@@ -169,14 +169,14 @@ class Arrivals:
     def __add__(self, other: Arrivals) -> Arrivals:
         if not (self.parties and other.parties):
             return self if self.parties else other
-        pairs = zip(self.sizes, other.sizes, strict=False)
+        pairs = zip(self.sizes, other.sizes, strict=True)
         sizes = tuple((min(a[0], b[0]), a[1] + b[1], max(a[2], b[2])) for a, b in pairs)
         return Arrivals(self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """Parties; and for each array the names of its fields, shape and bytes (lowest, mean, highest)."""
         fields = []
-        for content, (low, total, high) in zip(self.contents, self.sizes, strict=False):
+        for content, (low, total, high) in zip(self.contents, self.sizes, strict=True):
             shape = None if content.shape is None else list(content.shape)
             sizes = [low, round(total / self.parties), high]
             fields.append({"name": ", ".join(content.fields), "shape": shape, "bytes": sizes})
