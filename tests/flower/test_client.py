@@ -105,6 +105,7 @@ def test_a_selection_is_answered_on_the_train_channel() -> None:
     assert (len(arrays), n_examples, metrics.keys()) == (3, 60, {SECONDS})
 
 
+@pytest.mark.slow
 def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     run = RunSpec(HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000))
     X, y = points(12000)[0], np.arange(12000) % 1000
@@ -228,6 +229,7 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
     assert memory.peak < 51 * 2**20
 
 
+@pytest.mark.slow
 def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_path: Path) -> None:
     columns = [Column(str(index), "category", [f"l{k}" for k in range(1000)]) for index in range(8)]
     schema = Schema(columns)

@@ -464,6 +464,7 @@ def test_strange_files_that_are_tables_are_read(tmp_path: Path) -> None:
     assert load_dataset(str(written(tmp_path, "a,label\r1,x\r2,y\r"))).X.tolist() == [[1], [2]]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_levels_take_bounded_memory(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = written(tmp_path, "a,label\n" + "".join(f"v{i},x\n" for i in range(10**5)))
