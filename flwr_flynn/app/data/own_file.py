@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -212,33 +215,56 @@ def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.N
     return labels, np.array([place[label] for label in own], np.int64)[codes]
 
 
-_VALUES = 2**20  # numbers that are encoded at a time
+LARGE = 2**28
+"""Bytes of a file's numbers above which they are in files without a name."""
 
 _MOST_TEXTS = 2**20
 """Different texts of a column that are counted; beyond, those that occurred once are dropped."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time."""
-    file = opened_own(node, (), schema)
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
+
+    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
+    which are gone with the share or with the process.
+    """
+    file, most = opened_own(node, (), schema), min(LARGE, node.memory_bytes // 4)
     file.check()
-    sides, labels, tests = [[np.empty((0, schema.width))] for _ in range(2)], [np.zeros(0, object)], [np.zeros(0, bool)]
+    in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
+    labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
     remarks: set[str] | None = None  # that hold for all rows
-    for table, some, is_test in file.tables():
-        is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
-        for rows in batches(len(table), max(1, _VALUES // schema.width)):
-            numbers = schema.encode(table[rows])
-            found = {*schema.remarks(table[rows], numbers)}
-            remarks = found if remarks is None else remarks & found
-            for side, chosen in zip(sides, (~is_test[rows], is_test[rows]), strict=True):
-                side.append(numbers[chosen])
-        labels += [] if some is None else [some]
-        tests.append(is_test)
+    with ExitStack() as stack:
+        try:
+            files = [io.BytesIO() if in_memory else stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]
+            for table, some, is_test in file.tables():
+                is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
+                for rows in batches(len(table), step):
+                    numbers = schema.encode(table[rows])
+                    found = {*schema.remarks(table[rows], numbers)}
+                    remarks = found if remarks is None else remarks & found
+                    for side, chosen in zip(files, (~is_test[rows], is_test[rows]), strict=True):
+                        side.write(numbers[chosen].data)
+                labels += [] if some is None else [some]
+                tests.append(is_test)
+            X, X_test = (_numbers(side, schema.width) for side in files)
+        except OSError as error:
+            expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
+            raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
     for remark in sorted(remarks or ()):
         log.warning("FlyNN: %s", remark)
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
-    names, test, (X, X_test) = labels_of(classes, codes), np.concatenate(tests), map(np.concatenate, sides)
+    names, test = labels_of(classes, codes), np.concatenate(tests)
     return Samples(X, names[~test], X_test, names[test])
+
+
+def _numbers(file: IO[bytes], width: int) -> npt.NDArray[Any]:
+    """Rows of a file, which a map keeps open. Writing to it would change memory alone."""
+    if not file.tell():
+        return np.empty((0, width))
+    if isinstance(file, io.BytesIO):
+        return np.frombuffer(file.getbuffer(), np.float64).reshape(-1, width)
+    file.flush()
+    return np.memmap(file, np.float64, "c").reshape(-1, width)
 
 
 def counted(file: TableFile) -> TableSummary:

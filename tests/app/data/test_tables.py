@@ -315,7 +315,7 @@ def test_values_of_another_kind_than_the_schema_s_are_counted(
         own_share(NodeConfig(data_path=str(path)), SCHEMA)
 
 
-def test_an_encoded_share_has_the_numbers_of_the_table_however_many_are_encoded_at_a_time(
+def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
@@ -326,13 +326,34 @@ def test_an_encoded_share_has_the_numbers_of_the_table_however_many_are_encoded_
     ]
     node = NodeConfig(data_path=str(written(tmp_path, "age,zip,day,label\n" + "".join(rows))))
     X, y, _, test = own_file.opened_own(node, schema=SCHEMA).whole()
-    for most in (2**20, 16):
-        monkeypatch.setattr(own_file, "_VALUES", most)
-        found = encoded_share(node, SCHEMA)
+    in_memory = encoded_share(node, SCHEMA)
+    monkeypatch.setattr(own_file, "LARGE", 0)
+    in_file = encoded_share(node, SCHEMA)
+    assert isinstance(in_file.X, np.memmap)
+    for found in (in_memory, in_file):
         np.testing.assert_array_equal(found.X, SCHEMA.encode(X[~test]))
         np.testing.assert_array_equal(found.X_test, SCHEMA.encode(X[test]))
         assert (found.y == y[~test]).all()
         assert (found.y_test == y[test]).all()
+    assert not list(tmp_path.glob("tmp*"))
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+        def write(self, _: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(own_file, "LARGE", 0)
+    monkeypatch.setattr(own_file.tempfile, "TemporaryFile", Full)
+    node = NodeConfig(data_path=str(written(tmp_path, SCHEMA_TEXT)), test_fraction=0.0)
+    with raises(DataError, field="mine.csv", got="No space left on device"):
+        encoded_share(node, SCHEMA)
 
 
 def test_the_summary_of_a_file_is_that_of_its_table(tmp_path: Path) -> None:
