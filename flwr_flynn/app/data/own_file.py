@@ -118,12 +118,16 @@ def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | 
 def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
 
-    X is an array where all features are numbers without gaps, and else a Table. By a schema X is its numbers. `names`
-    are those of an array's columns, where no others were asked for.
+    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
+    summary, from which a schema follows. By a schema X is its numbers. `names` are those of an array's columns, where
+    no others were asked for.
     """
     if isinstance(features, Schema):
         return encoded_share(node, features)
     file = opened_own(node, features)
+    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
+        file.check()
+        return Samples(counted(file), np.zeros(0))
     X, y, _, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = file.names if file.is_named and file.names and not features else None

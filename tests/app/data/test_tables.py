@@ -356,6 +356,13 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         encoded_share(node, SCHEMA)
 
 
+def test_of_a_large_table_a_schema_follows_by_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "age,town,label\n" + "1,Ulm,x\n,Bern,y\n3,Ulm,y\n" * 20)
+    table = own_share(NodeConfig(data_path=str(path))).X
+    monkeypatch.setattr(own_file, "LARGE", 0)
+    assert own_share(NodeConfig(data_path=str(path))).X == TableSummary.counted(table)
+
+
 def test_the_summary_of_a_file_is_that_of_its_table(tmp_path: Path) -> None:
     path = written(tmp_path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 3)
     for least in (1, 4):
