@@ -358,9 +358,10 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_of_a_large_table_a_schema_follows_by_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "age,town,label\n" + "1,Ulm,x\n,Bern,y\n3,Ulm,y\n" * 20)
-    table = own_share(NodeConfig(data_path=str(path))).X
+    expected = TableSummary.counted(own_share(NodeConfig(data_path=str(path))).X)
     monkeypatch.setattr(own_file, "LARGE", 0)
-    assert own_share(NodeConfig(data_path=str(path))).X == TableSummary.counted(table)
+    summary: Any = own_share(NodeConfig(data_path=str(path))).X
+    assert summary == expected
 
 
 def test_the_summary_of_a_file_is_that_of_its_table(tmp_path: Path) -> None:
