@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import AggregationError
-from flwr_flynn.federated.roster import Member, Roster, clean
+from flwr_flynn.federated.protocol import MEMBER, PARTY, Reply
+from flwr_flynn.federated.roster import Failures, Member, Roster, Sender, clean
 from tests.raising import raises
 
 
@@ -109,9 +114,28 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
     assert roster.twin("2", "a", ("x", "y")) == "1"
     for cid, name, sha256 in (("1", "a", ("x", "y")), ("2", "b", ("x", "y")), ("2", "a", ("x",)), ("2", "a", ())):
         assert roster.twin(cid, name, sha256) is None
-    assert roster.twin("2", "", ("x", "y")) is None
+    for name, sha256 in (("", ("x", "y")), ("b", ())):  # without a name or counts nobody is anybody's twin
+        roster.count(Member(name, "3", sha256=sha256))
+        assert roster.twin("2", name, sha256) is None
     # Whichever of the two ids is the smaller one.
     assert roster.twin("0", "a", ("x", "y")) == "1"
+
+
+@pytest.mark.parametrize(
+    ("proof", "expected"),
+    [("", ""), (None, ""), (7, ""), (b"ab", ""), ("x" * 257, ""), ("ab", hashlib.sha256(b"ab").hexdigest())],
+)
+def test_a_proof_of_membership_is_a_short_text_that_is_known_by_its_sha256(proof: Any, expected: str) -> None:
+    metrics = {PARTY: "Ulm", MEMBER: proof}
+    assert Sender.of(Reply("1", [], 1, metrics)) == Sender("1", "Ulm", expected)
+    assert Sender.of(Reply("1", [], 1, {MEMBER: "x" * 256})).proof == hashlib.sha256(b"x" * 256).hexdigest()
+
+
+def test_reasons_of_failures_name_the_sender_where_it_is_certain() -> None:
+    assert Failures().reasons(["1"]) == {"1": "no reply"}
+    assert Failures({"1": "late"}, ["it broke"]).reasons(["1", "2"]) == {"1": "late", "2": "failed: it broke"}
+    unsure = "no reply or a failure (1 without a name, the first: it broke)"
+    assert Failures({}, ["it broke"]).reasons(["1", "2"]) == {"1": unsure, "2": unsure}
 
 
 @given(st.text(), st.integers(1, 20))
