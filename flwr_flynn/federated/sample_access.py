@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -53,6 +54,20 @@ _SCORES = 2**20  # class scores held at a time, 8 MiB, some times over; and the 
 
 Load = Callable[[Features], Samples | RowReader]
 CodesOf = Callable[[Any], Codes]
+
+
+def progress(total: int = 0) -> Callable[[int], None]:
+    """A function that takes numbers of samples just hashed, and logs their sum on this machine, every ten seconds."""
+    done, last = 0, time.monotonic()
+
+    def hashed(n_samples: int) -> None:
+        nonlocal done, last
+        done, now = done + n_samples, time.monotonic()
+        if now - last >= 10:
+            last = now
+            log.info("FlyNN: %d of %s samples hashed", done, total or "so many")
+
+    return hashed
 
 
 def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
@@ -240,9 +255,10 @@ class SampleAccess:
 
     def _active(self, run: RunSpec) -> Iterator[tuple[npt.NDArray[np.int32], Codes]]:
         """Active bits and class codes of the training rows that fit, some at a time."""
-        n_rows = n_fitting = 0
+        n_rows, n_fitting, hashed = 0, 0, progress()
         for n, parts in self._parts(run, partial(run.hasher.active, n_jobs=self.options.n_jobs)):
             n_rows += n
+            hashed(n)
             n_fitting += sum(len(codes) for _, codes, _ in parts)
             yield from ((active, codes) for _, codes, active in parts)
         if n_rows > n_fitting:

@@ -27,7 +27,7 @@ from numba import njit
 
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import FlyHash, Progress, class_indices, flynn_hash
+from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
@@ -115,14 +115,10 @@ def leave_one_out_tables(
     return LeaveOneOutTables(correct, log_losses)
 
 
-def hashed_batches(
-    hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None, progress: Progress | None = None
-) -> Iterator[tuple[Active, Table]]:
-    """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
+def hashed_batches(hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None) -> Iterator[tuple[Active, Table]]:
+    """Batches of active bits and class indices, hashed when they are asked for."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
-        if progress is not None:
-            progress(len(y[rows]))
 
 
 def left_out_scores(

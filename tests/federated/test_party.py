@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError
-from flwr_flynn.federated import codec
+from flwr_flynn.federated import codec, sample_access
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
@@ -387,3 +388,15 @@ def test_bad_options_are_refused(options: dict[str, Any], field: str) -> None:
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
     with raises(PayloadError, field="memory", expected="at most 1.0 MiB", got="2.0 MiB"):
         party(memory_limit=2**20).check_memory(2**21, "all of it")
+
+
+def test_hashing_that_takes_long_is_logged_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
+    monkeypatch.setattr(sample_access, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    hashed = sample_access.progress(4000)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        for _ in range(4):
+            hashed(1000)
+    assert [each.args for each in caplog.records] == [(2000, 4000), (4000, 4000)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Config, 
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.sample_access import SampleAccess, progress
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 
@@ -92,9 +93,9 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     def counted(self, party: SampleAccess, before: bool = False) -> CountsOfSpecs:
         """Counts of the party's samples, or of those `before` their change."""
         X, codes = party.inputs(self.run, before)
-        n_classes, n_jobs = self.run.n_classes, party.options.n_jobs
-        hashers = self.run.hashers
-        return CountsOfSpecs(tuple(ClassCounts.from_data(each, X, codes, n_classes, n_jobs=n_jobs) for each in hashers))
+        hashed = progress(len(codes) * len(self.run.specs))
+        count = partial(ClassCounts.from_data, n_jobs=party.options.n_jobs, progress=hashed)
+        return CountsOfSpecs(tuple(count(hasher, X, codes, self.run.n_classes) for hasher in self.run.hashers))
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.most_examples

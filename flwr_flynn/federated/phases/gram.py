@@ -27,7 +27,7 @@ from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.sample_access import SampleAccess, progress
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
@@ -90,7 +90,8 @@ class GramRequest(RunRequest[GramMatrix]):
         n_counted, least = len(codes), party.options.min_examples
         if self.bound is None and least > 1:
             X, codes = self._without_few(X, codes, least)
-        return GramMatrix.from_data(self.run.specs, self.weights, X, codes, party.options.n_jobs), n_counted
+        specs, n_jobs = self.run.specs, party.options.n_jobs
+        return GramMatrix.from_data(specs, self.weights, X, codes, n_jobs, progress(len(codes))), n_counted
 
     def _without_few(self, X: Any, codes: Array, least: int) -> tuple[Any, Array]:
         """Samples and class codes without the classes of which a fold has some samples, but fewer than `least`."""
