@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.code import code_lines, modules
 
-REGISTRY = "federated/phases/__init__.py"
+REGISTRY = "federated/plan.py"
 EXCEPTIONS = Path(__file__).with_name("one_home.txt")
 
 CAPABILITIES = {

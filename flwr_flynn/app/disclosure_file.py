@@ -19,9 +19,9 @@ from flwr.common.logger import log
 from flwr_flynn._files import settle, writing
 from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
 from flwr_flynn.app.report.pictures import whole_page
-from flwr_flynn.federated import phases as phases  # makes their requests known
+from flwr_flynn.federated import plan as plan  # makes the requests of its phases known
 from flwr_flynn.federated import request
-from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.permissions import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"

@@ -13,8 +13,8 @@ from flwr_flynn.app.run_plan import RunPlan, memory_of
 from flwr_flynn.app.settings_parser import in_json, key_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import phases_of
 from flwr_flynn.federated.phases.evaluation import EVALUATION
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, TRAIN
 from flwr_flynn.federated.run import rounds_of
 from flwr_flynn.privacy import Mechanism

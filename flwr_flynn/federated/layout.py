@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers, unpack_signed
-from flwr_flynn.federated.disclosure import Content
+from flwr_flynn.federated.permissions import Content
 from flwr_flynn.model.model_file import narrowed
 
 Array = npt.NDArray[Any]

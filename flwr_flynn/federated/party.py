@@ -28,8 +28,8 @@ from typing import Any
 from flwr_flynn._text import clean
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes
-from flwr_flynn.federated.disclosure import PartyOptions as PartyOptions
+from flwr_flynn.federated.permissions import Disclosure, SentArray, n_bytes
+from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.disclosure import Content, PartyOptions
 from flwr_flynn.federated.layout import (
     Field,
     Sizes,
@@ -30,6 +29,7 @@ from flwr_flynn.federated.layout import (
     to_arrays,
     to_vector,
 )
+from flwr_flynn.federated.permissions import Content, PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
     NOISY,

@@ -18,9 +18,9 @@ from flwr_flynn._text import clean
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect, first_of_each
-from flwr_flynn.federated.disclosure import Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.permissions import Traffic
 from flwr_flynn.federated.phase import (
     ALL,
     COUNTED,
@@ -33,7 +33,7 @@ from flwr_flynn.federated.phase import (
     member_indices,
     model_of,
 )
-from flwr_flynn.federated.phases import phases_of
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples

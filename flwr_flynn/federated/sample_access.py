@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError, with_rows
-from flwr_flynn.federated.disclosure import PartyOptions
+from flwr_flynn.federated.permissions import PartyOptions
 from flwr_flynn.federated.private_rows import (
     INPUT_BYTES,
     LEAST_ROWS,

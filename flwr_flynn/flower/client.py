@@ -19,7 +19,7 @@ from flwr.common.logger import log
 
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
-from flwr_flynn.federated import codec, phases
+from flwr_flynn.federated import codec, plan
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
@@ -27,7 +27,7 @@ from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.records import metrics_of
 
-__all__ = ["FlyNNClient", "phases"]  # importing the phases makes their requests known
+__all__ = ["FlyNNClient", "plan"]  # importing the plan makes the requests of its phases known
 
 _OK = Status(Code.OK, "Success")
 

@@ -17,7 +17,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, RunState
-from flwr_flynn.federated.phases import phases_of
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config, Reply
 from flwr_flynn.federated.request import register, request_of
 from flwr_flynn.federated.run import Run

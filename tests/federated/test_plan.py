@@ -9,9 +9,9 @@ import pytest
 
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases import phases_of
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.phases.evaluation import EVALUATION
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import CLASSES, SPEC, points

@@ -12,10 +12,10 @@ import pytest
 
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.disclosure import Arrivals, Content, Traffic
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, Samples
+from flwr_flynn.federated.permissions import Arrivals, Content, Traffic
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply, merged
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run

@@ -24,7 +24,7 @@ def observed(request, context, call_next):
     """Write down the size of a reply on its way, beside the party's record, as the outermost mod."""
     import json, pathlib
     from flwr_flynn.federated import codec
-    from flwr_flynn.federated.disclosure import n_bytes
+    from flwr_flynn.federated.permissions import n_bytes
     reply = call_next(request, context)
     content = reply.content
     kind = "fitres" if "fitres.metrics" in content.config_records else "evaluateres"

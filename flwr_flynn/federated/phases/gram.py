@@ -21,8 +21,8 @@ import numpy as np
 
 from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.disclosure import PartyOptions
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
+from flwr_flynn.federated.permissions import PartyOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register

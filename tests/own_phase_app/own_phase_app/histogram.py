@@ -15,7 +15,7 @@ from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.phases import phases_of
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, key
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member

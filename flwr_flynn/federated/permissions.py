@@ -1,4 +1,4 @@
-"""Disclosure by a party: what its options let leave, and the record of each message that leaves or arrives.
+"""Permissions of a party: what its options let leave; and the record of each message that leaves or arrives.
 
 A party makes a `Disclosure` of every answer, refusals included, before it leaves, and hands it to its option
 `on_answer`. It has exact figures about the party and stays there.
@@ -64,7 +64,7 @@ class PartyOptions:
     on_model : callable, optional
         Called with the federated `FlyNNClassifier` when it arrived and was tried.
     on_answer : callable, optional
-        Called with the `Disclosure` of each answer before it leaves, see `federated.disclosure`. If it raises, a
+        Called with the `Disclosure` of each answer before it leaves, see `federated.permissions`. If it raises, a
         refusal without data leaves instead.
     """
 

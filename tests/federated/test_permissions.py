@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 
-from flwr_flynn.federated.disclosure import Arrivals, Content
 from flwr_flynn.federated.layout import Field
 from flwr_flynn.federated.layout import contents as contents_of
+from flwr_flynn.federated.permissions import Arrivals, Content
 from flwr_flynn.federated.protocol import Reply
 
 

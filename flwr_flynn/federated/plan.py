@@ -1,0 +1,68 @@
+"""The phases that a run can have, one module each, and the plan of a run: which of them follow from its options.
+
+Importing this package makes their requests known to a party.
+
+===========  ========================================================================
+purpose      phases
+===========  ========================================================================
+train        schema, columns, counts, selection, gram, evaluation
+join         counts (added), selection, gram, evaluation
+withdraw     counts (taken out), selection, gram, evaluation
+update       counts (replaced), selection, gram, evaluation
+evaluate     evaluation
+resume       the phase where a run stopped, and those after it
+===========  ========================================================================
+
+With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on come behind the
+counts. In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the evaluation are on
+Flower's train channel. A run that stopped in phase "gram" begins anew with the selection, one that stopped in a noisy
+round with the first of these. Left out are the schema without `learn_schema`; the columns without a plan that derives
+specs from them; the selection for one candidate, where nobody evaluates the model, and for noisy counts; gram without
+`gram` or effort "thorough"; and the evaluation where nobody gets the model. The option `phases` takes the place of
+the whole plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import Phase
+from flwr_flynn.federated.phases import columns, counts, evaluation, gram, noisy_refinement, selection, table_schema
+
+
+def phases_of(options: RunOptions) -> tuple[Phase, ...]:
+    """The phases of a run with these options, in order."""
+    every = [*options.phases] if options.phases is not None else _every(options)
+    plan = [phase for phase in every if options.phases is not None or phase.applies(options)]
+    if options.purpose == "evaluate":
+        plan = [phase for phase in plan if phase is evaluation.EVALUATION]
+    if options.purpose == "resume" and options.federation is not None:
+        plan = _rest(every, plan, options.federation.phase)
+    return tuple(plan)
+
+
+def _every(options: RunOptions) -> list[Phase]:
+    """All phases that a run of this kind can have, in order; their `applies` tells which of them this one has."""
+    return [
+        table_schema.SCHEMA,
+        *columns.phases_for(options),
+        counts.phase_for(options),
+        selection.SELECTION,
+        *noisy_refinement.phases_for(options),
+        gram.GRAM,
+        evaluation.SECURE_EVALUATION,
+        evaluation.EVALUATION,
+    ]
+
+
+def _rest(every: Sequence[Phase], plan: Sequence[Phase], stopped: str) -> list[Phase]:
+    """The phases of a plan from the one where a run stopped, or from the next that there is; "": a finished run."""
+    if not stopped:
+        return []
+    names = [phase.name for phase in every]
+    if stopped not in names:
+        raise ConfigError("phases", f"a plan with {stopped}, where the run stopped", ", ".join(names) or "none")
+    first = every[names.index(stopped)].resumed_at([phase.name for phase in plan])
+    return [phase for phase in every[names.index(first) :] if phase in plan]
