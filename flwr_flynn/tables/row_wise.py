@@ -71,13 +71,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column as Python's; of complex numbers, which one makes of all in an array, the real ones."""
-    if isinstance(column, list):
-        return column
-    if column.dtype.kind == "c":
-        return [value.real if value.imag == 0 else value for value in column.tolist()]
-    values: list[Any] = (column.astype(f"{column.dtype.kind}8[us]") if column.dtype.kind in "mM" else column).tolist()
-    return values
+    """The values of a column as Python's; complex numbers, which one makes of all in an array, as real if they are."""
+    if isinstance(column, np.ndarray):
+        column = (column.astype(f"{column.dtype.kind}8[us]") if column.dtype.kind in "mM" else column).tolist()
+    return [each.real if isinstance(each, complex | np.complexfloating) and not each.imag else each for each in column]
 
 
 def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -106,11 +103,13 @@ def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[n
 
 
 def _number(value: Any) -> float:
+    if isinstance(value, str) and value[:1] == "(":  # a complex number, as NumPy writes it beside a text
+        (value,) = _values([complex(value)])
     if isinstance(value, timedelta):
         return value / timedelta(days=1)
     if isinstance(value, np.timedelta64):  # beside it in an array numbers are such, too
         return float(value.astype(np.int64))
-    if isinstance(value, date | complex):
+    if isinstance(value, date | complex | np.complexfloating):
         raise TypeError
     number = number_of(value)[0] if isinstance(value, str) else float(value)
     if number is None or np.isnan(number):
