@@ -11,14 +11,14 @@ from tests.code import PACKAGE, code_lines, modules
 
 SIZES = {
     "top level": 433,
-    "tables": 1119,
+    "tables": 1118,
     "hashing": 1134,
     "model": 2364,
     "privacy": 979,
-    "federated": 3425,
-    "flower": 821,
-    "app": 3227,
-    "all": 13502,
+    "federated": 3437,
+    "flower": 820,
+    "app": 3229,
+    "all": 13514,
     "simulations": 3994,
 }
 SLACK = 20

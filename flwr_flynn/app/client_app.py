@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -152,10 +153,12 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
 
 def _ready(make: MakeClient, name: str | None, record: Callable[[], OnAnswer | None] = lambda: None) -> Client:
     """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
-    on_answer = None
+    on_answer, start = None, time.monotonic()
     try:
         on_answer = record()
-        return make(on_answer).to_client()
+        client = make(on_answer)
+        client.party.since = start  # `response-seconds` hide the time of reading the file, too
+        return client.to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
         reason = str(error)

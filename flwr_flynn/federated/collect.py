@@ -99,7 +99,7 @@ def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, 
         proof=proof,
         change=change,
     )
-    arrivals = Arrivals.of(request.contents, reply)
+    arrivals = batch.arrivals + Arrivals.of(request.contents, reply)
     result = request.party_result(statistic, len(batch.parts))
     batch.total = request.add(batch.total, statistic)
     if name and digests:
@@ -110,7 +110,7 @@ def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, 
         batch.taken_out[cid] = index
     batch.refused.pop(cid, None)
     batch.passed[cid], batch.members[cid] = reply, party
-    batch.arrivals += arrivals
+    batch.arrivals = arrivals
     if result is not None:
         batch.parts[cid] = result
 

@@ -53,6 +53,8 @@ from flwr_flynn.federated.samples import Samples as Samples
 class Party(SampleAccess):
     """A party's samples and its answers; `SampleAccess` has the parameters."""
 
+    since: float | None = None  # the time, where samples are loaded for an answer before it is asked for
+
     def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
         """The answer to a request as it arrived; a refusal is an answer, too.
 
@@ -108,7 +110,7 @@ class Party(SampleAccess):
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
-        start = time.monotonic()
+        start, self.since = self.since or time.monotonic(), None
         try:
             yield
         finally:

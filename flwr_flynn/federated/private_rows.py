@@ -29,7 +29,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.row_wise import as_kind, encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, names_of
+from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, names_of, places
 from flwr_flynn.tables.texts import as_name, is_beside
 
 VALUE_BYTES = 64
@@ -82,9 +82,9 @@ class GivenRows(RowReader):
     """Samples in memory; a `DataError` unless they have the form of samples, which no single one decides."""
 
     def __init__(self, samples: Samples) -> None:
-        self._pairs = [(samples.X, samples.y), (samples.X_test, samples.y_test)]
-        check_form(*self._pairs[0])
-        X = samples.X
+        check_form(samples.X, samples.y)
+        X, X_test = samples.tables()
+        self._pairs = [(X, samples.y), (X_test, samples.y_test)]
         self.width = X.shape[1]
         self.names = names_of(X) if is_frame(X) else X.names if isinstance(X, Table) and X.is_named else None
 
@@ -121,12 +121,16 @@ def check_form(X: Any, y: Any) -> None:
 
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for; nothing is said of the others."""
-    names, known = features.names if isinstance(features, Schema) else features, rows.names
+    schema, known = features if isinstance(features, Schema) else None, rows.names
+    names = features.names if isinstance(features, Schema) else features
     if len(set(names)) < len(names):
         raise DataError("features", "features of different names", f"{len(names) - len(set(names))} named again")
-    if known is None or not names or (isinstance(features, Schema) and not features.is_named):
-        check_width(rows.width, len(names) if isinstance(features, Schema) else n_features)
-    elif None in by_name(known, [as_name(name) for name in names if not is_beside(name, names) or name in known]):
+    beside = names if schema is not None else ()  # with which columns may be read from others
+    if schema is not None and schema.is_named and known is None:
+        raise DataError("X", "a table with the names of its columns", f"{rows.width} columns without names")
+    if known is None or not names or (schema is not None and not schema.is_named):
+        check_width(rows.width, n_features if schema is None else len(names))
+    elif None in by_name(known, [as_name(name) for name in names if name in known or not is_beside(name, beside)]):
         raise with_names(DataError("columns", "the features of the run", "not all"), known, most=20)
 
 
@@ -214,10 +218,12 @@ def as_numbers(X: Any, features: Features) -> tuple[npt.NDArray[Any], npt.NDArra
     if isinstance(features, Schema):
         return encode_rows(features, X)
     known, columns = raw_columns(X)
-    indices = by_name(known, [*map(as_name, features)]) if known is not None and features else range(len(columns))
+    indices: Sequence[int] = range(len(columns))
+    if known is not None and features:
+        indices = places("columns", known, features, "the features of the run")
     numbers = np.empty((X.shape[0], len(indices)))
     for place, index in enumerate(indices):
-        numbers[:, place], _ = as_kind("number", columns[index or 0])
+        numbers[:, place], _ = as_kind("number", columns[index])
     return numbers, np.asarray(np.isfinite(numbers).all(axis=1))
 
 

@@ -34,7 +34,7 @@ from flwr_flynn.federated.phase import (
     model_of,
 )
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Reply, Scalar, merged
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
@@ -177,7 +177,8 @@ class Run:
         )  # others are ignored
         collect(ask.request, batch, ask.roster, self.counted, replies)
         for cid, reply in first_of_each(replies).items():
-            batch.replies.setdefault(cid, replace(reply, tensors=()))
+            entries = {name: value for name, value in reply.metrics.items() if name == UNKEPT}
+            batch.replies.setdefault(cid, replace(reply, tensors=(), metrics=entries))
             if cid in batch.passed:
                 batch.passed[cid] = replace(batch.passed[cid], tensors=())
 

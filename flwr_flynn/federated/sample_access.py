@@ -143,9 +143,9 @@ class SampleAccess:
 
     def labelled(self, codes_of: CodesOf, n_features: int, before: bool = False) -> tuple[Any, Codes]:
         """Training samples, in a form that can be sliced, and the codes of their labels; or those `before`."""
-        self._touched = True
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
+        self._touched = True
         if not before:
             return self._labelled(self._held(), codes_of, n_features)
         if self.options.previous is None:
@@ -279,6 +279,7 @@ class SampleAccess:
     def _rows(self) -> RowReader:
         """The rows of a private party, loaded whatever is asked for, with the columns that the request asks for."""
         if self._reader is None:
+            before, self._touched = self._touched, True  # until the load succeeds, any row may be why it does not
             try:
                 loaded: Any = self._source(()) if callable(self._source) else self._source
                 self._reader = loaded if isinstance(loaded, RowReader) else GivenRows(loaded)
@@ -287,6 +288,7 @@ class SampleAccess:
             except Exception as error:
                 log.error("FlyNN: loading samples failed", exc_info=error)
                 raise DataError("loading failed at this party") from None
+            self._touched = before
         return self._reader
 
     def tried(self, run: RunSpec, model: Model) -> tuple[Model, bool, Iterator[Fitting]]:
@@ -357,7 +359,8 @@ class SampleAccess:
 
     def _check_named(self, is_named: bool) -> None:
         """Refuse a run without names for columns that have some: their positions may differ between parties."""
-        if is_named and not self._names:
+        names = self._names
+        if is_named and not (names.is_named if isinstance(names, Schema) else names):
             expected = "names, as the columns here have them; or learn_schema (run-config schema: learn)"
             raise DataError("feature_names", expected, "none")
 
@@ -370,6 +373,7 @@ class SampleAccess:
     def _loaded(self, source: Any) -> Samples:
         """Samples as they were given, or loaded by the names of the request."""
         self._touched = True
-        samples = source if isinstance(source, Samples) else source(self._names)
-        assert isinstance(samples, Samples)  # of a party without a budget
+        samples = source(self._names) if callable(source) else source
+        if not isinstance(samples, Samples):
+            raise ConfigError("load", "Samples at a party without a budget", type(samples).__name__)
         return samples

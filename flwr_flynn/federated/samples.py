@@ -165,7 +165,7 @@ def prepared(
             return samples
         n = sum(len(X) for X in samples.tables() if X is not None)
         check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
-    elif not is_table:
+    elif not (is_table or samples.names):
         return samples
     X, X_test = (None if X is None else _as_numbers(X, features) for X in samples.tables())
     return Samples(X, samples.y, X_test, samples.y_test)

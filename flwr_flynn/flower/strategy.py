@@ -238,7 +238,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.fit_metrics_aggregation_fn = fit_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
         self._clients: dict[str, ClientProxy] = {}  # those that are there in this round
-        self._manager: ClientManager
 
     # ---- Flower's calls, in the order in which they come
 
@@ -278,7 +277,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask the parties to keep the model, and to evaluate it."""
-        self._clients, self._manager = _present(client_manager), client_manager
+        self._clients = _present(client_manager)
         ask = self.run.ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
         return self._instructions(ask, EvaluateIns)
 

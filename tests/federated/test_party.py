@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, PrivacyError
 from flwr_flynn.federated import codec, sample_access
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.private_rows import GivenRows
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
@@ -39,11 +41,15 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import no_mask
+from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import CountsOfSpecs, Tables, memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.texts import BESIDE
 from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, evaluation_of, points
 from tests.raising import raises
 
@@ -400,3 +406,77 @@ def test_hashing_that_takes_long_is_logged_every_ten_seconds(
         for _ in range(4):
             hashed(1000)
     assert [each.args for each in caplog.records] == [(2000, 4000), (4000, 4000)]
+
+
+# ---- columns, by name, whatever the samples come in
+
+UV = RunSpec(HashSpec(2, 64, 1, 8, seed=1), CLASSES)
+FRAME = pd.DataFrame(X[:, :2], columns=["u", "v"])
+NUMBERS = {
+    is_named: Schema([Column(name, "number", gaps=False) for name in ("u", "v")], is_named)
+    for is_named in (True, False)
+}
+
+
+def answered(run: RunSpec, samples: Any, folder: Path | None = None) -> Answer:
+    """The counts, or the noisy counts, of samples; what a refusal costs is checked."""
+    options: dict[str, Any] = {}
+    if folder is not None:
+        options["budget"] = budget = Budget(folder, Policy(10.0, mechanisms=["simulated"]))
+        mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=8, n_classes=3), 3)
+        run = replace(run, mechanism=mechanism)
+    answer = ask(Party(samples, PartyOptions(**options)), CountsRequest(run))
+    if folder is not None and REFUSED in answer.metrics:
+        assert budget.spent() == (0.0, 0.0)
+    return answer
+
+
+MISFITS: dict[str, tuple[Any, Any]] = {
+    "an array for a schema with names": (NUMBERS[True], Samples(X[:, :2], Y)),
+    "names for a schema without": (NUMBERS[False], Samples(FRAME, Y)),
+    "names beside an array for a schema without": (NUMBERS[False], Samples(X[:, :2], Y, names=["u", "v"])),
+    "names for a run without": (None, Samples(X[:, :2], Y, names=["u", "v"])),
+    "other names beside an array": (("u", "v"), Samples(X[:, :2], Y, names=["q", "r"])),
+    "a column of texts beside, without a schema": (("u", "u" + BESIDE), Samples(FRAME, Y)),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+@pytest.mark.parametrize("is_private", [False, True])
+def test_columns_that_are_not_those_of_the_run_are_refused_before_anything_is_spent(
+    name: str, is_private: bool, tmp_path: Path
+) -> None:
+    features, samples = MISFITS[name]
+    answer = answered(replace(UV, feature_names=features), samples, tmp_path / "state" if is_private else None)
+    assert REFUSED in answer.metrics
+    assert answer.arrays == []
+
+
+@pytest.mark.parametrize("features", [("v", "u"), Schema([Column(name, "number", gaps=False) for name in ("v", "u")])])
+@pytest.mark.parametrize("is_private", [False, True])
+def test_names_beside_an_array_mean_what_those_of_a_frame_do(features: Any, is_private: bool, tmp_path: Path) -> None:
+    run = replace(UV, feature_names=features)
+    forms = Samples(X[:, :2], Y, names=["u", "v"]), Samples(FRAME, Y), Samples(FRAME[["v", "u"]], Y)
+    found = [
+        answered(run, samples, tmp_path / str(i) if is_private else None).arrays for i, samples in enumerate(forms)
+    ]
+    for others in found[1:]:
+        assert [each.tolist() for each in others] == [each.tolist() for each in found[0]]
+
+
+def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) -> None:
+    def load(_: Any) -> Samples:
+        raise DataError("y", text="y: row 17 has no label")
+
+    assert answered(UV, load, tmp_path / "state").metrics == {REFUSED: "phase counts failed at this party"}
+
+
+def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -> None:
+    for source in (GivenRows(Samples(X[:, :2], Y)), lambda _: GivenRows(Samples(X[:, :2], Y))):
+        assert str(answered(UV, source).metrics[REFUSED]).startswith("load: ")
+        assert REFUSED not in answered(UV, source, tmp_path / str(id(source))).metrics
+
+
+def test_a_secure_sum_without_noise_is_refused_by_a_private_party_with_the_reason(tmp_path: Path) -> None:
+    reason = ask(party(tmp_path, mask=lambda *_: None), REQUESTS["secure"]).metrics[REFUSED]
+    assert "failed" not in str(reason)

@@ -100,7 +100,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
         """The histograms of the party's samples, in groups of at least its floor."""
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
-        party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
+        party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns", False)
         found = ColumnHistograms.from_data(X, codes, len(self.classes), party.options.min_examples)
         if len(found.cells) > _MOST_CELLS:
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
