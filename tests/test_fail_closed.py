@@ -18,6 +18,7 @@ from flwr.common import FitIns, FitRes, ndarrays_to_parameters
 
 from flwr_flynn import FlyNNClient
 from flwr_flynn.app.client_app import client_fn
+from flwr_flynn.app.data import own_file
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
@@ -381,6 +382,20 @@ def test_a_deployed_party_takes_its_response_seconds(tmp_path: Path) -> None:
     start = time.monotonic()
     deployed(node | {"response-seconds": 0.3}).fit(FitIns(ndarrays_to_parameters([]), counting()))
     assert time.monotonic() - start >= 0.3
+
+
+def test_response_seconds_cover_the_reading_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, sleep, slept = own_file.private_rows, time.sleep, list[float]()
+
+    def slowly(*arguments: Any) -> Any:
+        sleep(0.5)
+        return read(*arguments)
+
+    monkeypatch.setattr(own_file, "private_rows", slowly)
+    monkeypatch.setattr("flwr_flynn.federated.party.time.sleep", slept.append)
+    node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    deployed(node | {"response-seconds": 600.0}).fit(FitIns(ndarrays_to_parameters([]), counting()))
+    assert slept.pop() <= 599.5
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), True, "1"])
