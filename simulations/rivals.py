@@ -26,6 +26,7 @@ what is said here is tuned. None of the others has histograms with a floor, nois
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -50,7 +51,8 @@ _CODE = code_digest(*FEDERATED, "simulations.rivals", "simulations.data")
 
 def flynn(X: Array, y: Array, X_test: Array, y_test: Array, n_classes: int, effort: str) -> Row:
     """A run over parties with every fifth sample each."""
-    shares = [Samples(X[i::N_PARTIES], y[i::N_PARTIES], X_test[i::N_PARTIES], y_test[i::N_PARTIES]) for i in range(5)]
+    parties = [slice(i, None, N_PARTIES) for i in range(N_PARTIES)]
+    shares = [Samples(X[mine], y[mine], X_test[mine], y_test[mine]) for mine in parties]
     row, _ = defaults(Parts(shares, n_classes), effort, class_weight="balanced", min_examples=1)
     return {"balanced": row["balanced"], "exchanges": row["exchanges"], "kB": (row["up"] + row["down"]) / 1000}
 
@@ -155,13 +157,10 @@ SPENT = {"kB a party": "kB", "exchanges": "exchanges"}
 
 def measured(data: DataSet, method: str, n_folds: int) -> list[Row]:
     """A row for each of the first folds."""
-    import warnings
-
     rows = []
     for number, (train, test) in enumerate([*data.splits][:n_folds]):
         X, y, X_test, y_test, n_classes = data.X[train], data.y[train], data.X[test], data.y[test], data.n_classes
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of columns that are alike, in discriminants
+        with warnings.catch_warnings(action="ignore"):  # of columns that are alike, in discriminants
             if method in EFFORTS:
                 row = flynn(X, y, X_test, y_test, n_classes, EFFORTS[method])
             else:

@@ -171,10 +171,8 @@ class Run:
         """
         if (ask := self.asked) is None:
             return
-        batch, replies = (
-            self._batch,
-            [reply for reply in replies if reply.cid in self._asked_cids],
-        )  # others are ignored
+        batch = self._batch
+        replies = [reply for reply in replies if reply.cid in self._asked_cids]  # others are ignored
         collect(ask.request, batch, ask.roster, self.counted, replies)
         for cid, reply in first_of_each(replies).items():
             entries = {name: value for name, value in reply.metrics.items() if name == UNKEPT}

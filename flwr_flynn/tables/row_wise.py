@@ -74,7 +74,12 @@ def _values(column: Any) -> list[Any]:
     """The values of a column as Python's; complex numbers, which one makes of all in an array, as real if they are."""
     if isinstance(column, np.ndarray):
         column = (column.astype(f"{column.dtype.kind}8[us]") if column.dtype.kind in "mM" else column).tolist()
-    return [each.real if isinstance(each, complex | np.complexfloating) and not each.imag else each for each in column]
+    return [*map(real_of, column)]
+
+
+def real_of(value: Any) -> Any:
+    """The real number that a complex one is; any other value as it is."""
+    return value.real if isinstance(value, complex | np.complexfloating) and not value.imag else value
 
 
 def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -82,13 +87,10 @@ def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[n
 
     A value that is none is a gap in the array.
     """
-    numbers = None  # the same numbers, much faster
     if kind == "number" and isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
-        numbers = column.astype(np.float64)
-    values = [] if numbers is not None else _values(column)
-    if kind == "number" and numbers is None:
-        numbers = plain_numbers(values, gaps)
-    if numbers is not None:
+        return column.astype(np.float64), np.ones(len(column), np.bool_)
+    values = _values(column)
+    if kind == "number" and (numbers := plain_numbers(values, gaps)) is not None:  # the same, much faster
         return numbers, np.ones(len(numbers), np.bool_)
     out, good = of_gaps(kind, len(values)), np.ones(len(values), np.bool_)
     for index, value in enumerate(values):
@@ -104,7 +106,7 @@ def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[n
 
 def _number(value: Any) -> float:
     if isinstance(value, str) and value[:1] == "(":  # a complex number, as NumPy writes it beside a text
-        (value,) = _values([complex(value)])
+        value = real_of(complex(value))
     if isinstance(value, timedelta):
         return value / timedelta(days=1)
     if isinstance(value, np.timedelta64):  # beside it in an array numbers are such, too

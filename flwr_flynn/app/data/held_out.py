@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.tables.raw_column import is_gap_text, plain_numbers
+from flwr_flynn.tables.row_wise import real_of
 from flwr_flynn.tables.texts import GAP_TEXTS
 
 _GAP = struct.pack("<d", np.nan)
@@ -94,7 +95,7 @@ def _cell(value: Any) -> bytes:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     if text is None or (isinstance(text, str) and is_gap_text(text, GAP_TEXTS)):
         return _GAP
-    number: Any = text.real if isinstance(text, complex) and text.imag == 0 else text
+    number: Any = real_of(text)
     if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):
         with suppress(ValueError, OverflowError):
             found = float(number)
