@@ -23,11 +23,8 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
-from flwr_flynn.model.noisy_rounds import clipped_gradient
-from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease, suggest_spec
-from flwr_flynn.privacy.mechanism import SeededNoise
+from flwr_flynn.privacy import GaussianCounts, SimulatedRelease, suggest_spec
 from simulations import plots
-from simulations.paper.privacy import descended
 from simulations.plots import Line, Panel
 from simulations.results import Array, Row, chosen, markdown_table
 from simulations.splits import read, source
@@ -38,7 +35,6 @@ Statistic = Callable[[Array], Array]
 
 RATES = (0.001, 0.01)
 DELTA = 1e-5
-_ROUNDS = 24
 _CURVE = np.logspace(-4, 0, 60)  # false alarms in the picture
 _CODE = code_digest(*FEDERATED, "simulations.membership")
 
@@ -74,27 +70,6 @@ def by_counts(X: Array, y: Array, spec: HashSpec, epsilon: float, is_seen: bool)
         at = counts.array[y[:, None], active]
         # Without noise a count of 0 is a proof, and a count of 1 nearly one.
         return np.asarray(at.sum(axis=1) if epsilon else np.log(at + 1e-3).sum(axis=1), np.float64)
-
-    return statistic
-
-
-def by_rounds(X: Array, y: Array, spec: HashSpec, epsilon: float) -> Statistic:
-    """Log odds by noisy counts and rounds."""
-    hasher, n_classes, seeds = FlyHash(spec), int(y.max()) + 1, iter(range(10**9))
-    active = hasher.active(X)
-    mechanism = GaussianRounds(epsilon, DELTA, _ROUNDS, hash_nnz=spec.hash_nnz, n_classes=n_classes)
-
-    def statistic(some: Array) -> Array:
-        counts = ClassCounts.from_active(hasher, active[some], y[some], n_classes)
-        counts = SimulatedRelease(mechanism, next(seeds)).release(counts)
-
-        def gradient(number: int, asked: tuple[Any, ...]) -> Array:
-            exact = clipped_gradient(*asked, [(active[some], y[some])]).gradient
-            return np.asarray(mechanism.noisy_gradient(exact, SeededNoise(next(seeds))))
-
-        scores = descended(counts, mechanism, 1, spec, gradient, active)
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return of_probabilities(shares / shares.sum(axis=1, keepdims=True), y)
 
     return statistic
 
@@ -171,10 +146,8 @@ def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic
     }
     for epsilon in (4.0, 1.0):
         spec = suggest_spec(epsilon, DELTA, d, n, n_classes, 1)
-        rounds = suggest_spec(epsilon, DELTA, d, n, n_classes, 1, n_rounds=_ROUNDS)
         found[f"server, counts, epsilon {epsilon:g}"] = epsilon, partial(by_counts, X, y, spec, epsilon, True)
         found[f"model, epsilon {epsilon:g}"] = epsilon, partial(by_counts, X, y, spec, epsilon, False)
-        found[f"model, 24 rounds, epsilon {epsilon:g}"] = epsilon, partial(by_rounds, X, y, rounds, epsilon)
     return found
 
 

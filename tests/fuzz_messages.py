@@ -78,7 +78,6 @@ RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts i
 WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
-WEIGHTS = (COUNTS[3].array.T - 2).astype(np.int32)
 READ = LearnedGram.of(TWO.specs, X, CODES, len(CLASSES)).scoring
 SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
@@ -216,7 +215,6 @@ def request_seeds() -> list[Request[Any]]:
         SelectionRequest(RUN, totals, (candidates,)),
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
         *SECURE_SUMS,
-        evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,), refined=WEIGHTS),
         *(GramRequest(run, (1, 2, 1)) for run in (RUN, TWO)),
         evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
         evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),

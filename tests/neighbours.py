@@ -22,13 +22,12 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.protocol import REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, TopTLaplace
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, TopTLaplace
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests import policy_table
@@ -121,10 +120,6 @@ def requests() -> dict[str, Request[Any]]:
         found[f"noisy, {mechanism.kind}"] = CountsRequest(RunSpec(spec, CLASSES, mechanism, **by_name))
     one = LaplaceCounts(0.9, **_shape(1))
     found["noisy, one class"] = CountsRequest(RunSpec(spec, CLASSES[:1], one, **by_name))
-    rounds = RunSpec(spec, CLASSES, GaussianRounds(0.9, 1e-5, 2, **_shape(3)), **by_name)
-    found["counts of rounds"] = CountsRequest(rounds)
-    weights = np.arange(72, dtype=np.int32).reshape(24, 3)
-    found["round"] = NoisyRefinementRequest(rounds, 1, weights, np.zeros(24, np.int64))
     wide = RunSpec(_spec(3, "plain"), CLASSES, LaplaceCounts(0.9, **_shape(3)))
     found["noisy, another width"] = CountsRequest(wide)
     missing = RunSpec(spec, CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=("age", "none"))
@@ -240,7 +235,7 @@ def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path],
 
 
 def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
-    """Kind of the answer of a private party with this file; counts come before a round, as in its run."""
+    """Kind of the answer of a private party with this file."""
     is_secure = request.bound is not None
     node = {
         "data-path": str(path),
@@ -251,12 +246,6 @@ def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
         **({"evaluate": True, "test-fraction": 0.3} if evaluates else {}),
         **({"secure": True} if is_secure else {}),
     }
-    if isinstance(request, NoisyRefinementRequest):
-        _asked(CountsRequest(request.run), node, is_secure)
-    return _asked(request, node, is_secure)
-
-
-def _asked(request: Request[Any], node: dict[str, Any], is_secure: bool) -> Any:
     context = Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={})
     config, arrays = config_of(request), ndarrays_to_parameters(request.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=False):

@@ -23,7 +23,6 @@ from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramRequest
-from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
@@ -33,7 +32,7 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 from tests.fakes import config_of, evaluation_of
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
@@ -46,11 +45,6 @@ _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
-_WEIGHTS = np.arange(72, dtype=np.int32).reshape(24, 3)
-
-_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, **_SHAPE))
-_SHARED_ROUNDS = RunSpec(SPEC, CLASSES, GaussianRounds(0.9, 1e-5, 2, n_honest=2, **_SHAPE), _BOUND)
-_CENTRE = np.zeros(SPEC.hash_dim, np.int64)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
 
@@ -62,7 +56,6 @@ FITS: dict[str, Request[Any]] = {
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARE),
-    "secure noisy refinement": NoisyRefinementRequest(_SHARED_ROUNDS, 1, _WEIGHTS, _CENTRE),
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
@@ -75,15 +68,13 @@ FITS: dict[str, Request[Any]] = {
     "leave secure exact": WithdrawRequest(SECURE),
     "leave secure share": WithdrawRequest(SHARE),
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
-    "noisy refinement": NoisyRefinementRequest(_ROUNDS, 1, _WEIGHTS, _CENTRE),
     "gram": GramRequest(EXACT, (1, 2, 1)),
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
-    "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
+    "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
-_BEFORE = {"noisy refinement": CountsRequest(_ROUNDS), "secure noisy refinement": CountsRequest(_SHARED_ROUNDS)}
 
 VALUES: dict[str, Any] = {
     "data-path": "{data}",
@@ -147,8 +138,6 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
         stays = {key: value for key, value in node.items() if key != "leave"}
         for earlier in ("noisy", "secure share"):
             _asked(runtime, stays, earlier, folder)
-    if request in _BEFORE:  # rounds are paid for with counts
-        _answers(runtime, node, request, _BEFORE[request], folder)
     return _asked(runtime, node, request, folder)
 
 

@@ -13,15 +13,14 @@ from flwr_flynn import FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.own_file import private_file
 from flwr_flynn.app.data.source import Reading
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.errors import DataError
 from flwr_flynn.federated import private_rows, sample_access
 from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.model.noisy_rounds import clipped_gradient
-from flwr_flynn.privacy import GaussianRounds, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
@@ -128,7 +127,7 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
     assert np.array_equal(np.concatenate([bits for _, _, bits in found]), wanted[0][0])
 
 
-# ---- rows that a hash does not take, and rounds of one class
+# ---- rows that a hash does not take
 
 
 @pytest.mark.parametrize("kind", ["plain", "centred", "codes", "waves"])
@@ -162,17 +161,6 @@ def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
     assert kinds[0] == kinds[1]
     assert REFUSED not in kinds[0][2]
     assert kinds[0][3] == (0.5, 0.0)
-
-
-def test_noisy_rounds_of_one_class_are_refused_whatever_the_samples_are() -> None:
-    """In 0.8 a division by zero told if any record fits."""
-    with raises(ConfigError, field="n_classes", got=1):
-        GaussianRounds(1.0, 1e-5, 2, hash_nnz=3, n_classes=1)
-    active = np.zeros((4, SPEC.hash_nnz), np.int32)
-    gradient = clipped_gradient(
-        np.ones((24, 1), np.int32), np.zeros(24, np.int64), SPEC.hash_nnz, [(active, np.zeros(4, np.int64))]
-    )
-    assert not gradient.gradient.any()
 
 
 # ---- what a review found: no row changes how another is read, nor what a request costs

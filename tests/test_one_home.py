@@ -27,11 +27,6 @@ CAPABILITIES = {
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
     "group-column": (r"group[-_]column|subgroup", "federated/samples.py"),
     "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_noise.py privacy/noise_mechanisms.py"),
-    "noisy-refinement": (
-        r"(?i)noisy.refinement|gaussian.?rounds|private[-_]rounds|n_rounds|noisy_rounds|NoisyGradient|refined",
-        "federated/phases/noisy_refinement.py model/noisy_rounds.py privacy/noise_mechanisms.py "
-        "privacy/private_sizes.py",
-    ),
     "schema-learning": (
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",
         "federated/phases/table_schema.py tables/kinds_and_levels.py",

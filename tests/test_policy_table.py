@@ -19,7 +19,7 @@ GRAM = {"gram"}
 SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluation")}
 SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
-PRIVATE = {"noisy", "noisy refinement", "model"}
+PRIVATE = {"noisy", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records."""
 
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
@@ -38,7 +38,7 @@ DEPLOYED = {
     "policy": PRIVATE,
     **{f"policy, {key}": PRIVATE for key in (*OTHERS, "gram", "composition", "response-seconds")},
     **{f"policy, {key}": {"model"} for key in ("neighbours", "records-per-person", "secure, leave")},
-    "policy, secure": {"secure share", "secure noisy refinement", "model"},
+    "policy, secure": {"secure share", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
 }

@@ -15,7 +15,7 @@ PUBLIC = {
     "flwr_flynn": "AggregationError ClassCounts FlyHash FlyNNClassifier FlyNNClient FlyNNError FlyNNStrategy HashPlan "
     "HashSpec message",
     "flwr_flynn.message": "FlyNNStrategy evaluate train",
-    "flwr_flynn.privacy": "GaussianCounts GaussianRounds LaplaceCounts MECHANISMS Mechanism NEIGHBOURS "
+    "flwr_flynn.privacy": "GaussianCounts LaplaceCounts MECHANISMS Mechanism NEIGHBOURS "
     "SimulatedRelease TopTLaplace mechanism_from_dict suggest_spec",
     "flwr_flynn.secagg": "mod workflow",
     "flwr_flynn.federation": "Federation Member",

@@ -13,13 +13,13 @@ SIZES = {
     "top level": 433,
     "tables": 1118,
     "hashing": 1134,
-    "model": 2364,
-    "privacy": 979,
-    "federated": 3437,
+    "model": 2225,
+    "privacy": 854,
+    "federated": 3313,
     "flower": 820,
-    "app": 3229,
-    "all": 13514,
-    "simulations": 3994,
+    "app": 3217,
+    "all": 13113,
+    "simulations": 3946,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

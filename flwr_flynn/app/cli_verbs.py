@@ -204,7 +204,6 @@ def facts_of(model: Model) -> dict[str, Any]:
         "columns": columns,
         "members": members,
         "gram rows": None if model.gram is None else sum(spec.hash_dim for spec in model.gram.specs),
-        "refined": model.refined is not None,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
         "counts sha256": counts_sha256(model.members),

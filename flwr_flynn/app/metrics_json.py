@@ -28,7 +28,6 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
-from flwr_flynn.model.noisy_rounds import Descent
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
@@ -43,8 +42,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
     config, plan, parties, strategy = run_plan.config, run_plan.hashes, run_plan.parties, run_plan.strategy
     counts, run, model = strategy.counts, strategy.run, strategy.model
-    columns, results = run.state.results.get("columns"), run.state.results.values()
-    mechanism = run.state.run_spec.mechanism
+    columns, mechanism = run.state.results.get("columns"), run.state.run_spec.mechanism
     spec = model.model_.members[0].spec
     given = "none" if spec.center is None and spec.scale is None else "given"
     report: dict[str, Any] = {
@@ -69,7 +67,6 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "columns": columns and {"examples": columns.histograms.n_examples},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
-        "refinement": sum(isinstance(result, Descent) for result in results),
         "gram": gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "messages": {name: {"kind": each.kind, **each.arrivals.to_dict()} for name, each in run.traffic.items()},

@@ -21,7 +21,6 @@ from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
-from flwr_flynn.privacy.noise_mechanisms import MOST_ROUNDS
 
 NATURAL = "natural-id"
 PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
@@ -98,7 +97,6 @@ class PrivacySettings(Settings):
     epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
     delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
     n_released: int = _private(0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all", low=0)
-    private_rounds: int = _shaped(0, "rounds that refine the noisy model; 24 do; 0: none", low=0, high=MOST_ROUNDS)
     neighbours: str = _private("add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS)
     records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
     rarest_share: float = _private(0.0, "public share of the rarest class; 0: that of equal classes", low=0, high=0.5)
@@ -176,7 +174,9 @@ class RunConfig(
     """The settings of one `flwr run`, with the rules between them and the values that follow from them."""
 
     source = "run-config"
-    gone = frozenset(["align", "hash-nnz", "max-members", "preset", "record-sites", "relearn", "rounds", "row-nnz"])
+    gone = frozenset(
+        ["align", "hash-nnz", "max-members", "preset", "private-rounds", "record-sites", "relearn", "rounds", "row-nnz"]
+    )
 
     def __post_init__(self) -> None:
         if self.honest_parties:
@@ -300,13 +300,8 @@ class RunConfig(
     def mechanism(self) -> str:
         """Kind of the noise."""
         if self.delta:
-            return "gaussian-rounds" if self.private_rounds else "gaussian"
+            return "gaussian"
         return "top-t" if self.n_released else "laplace"
-
-    @property
-    def n_rounds(self) -> int:
-        """Rounds of the mechanism, by its own name."""
-        return self.private_rounds
 
     def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
         """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of this run or of its federation."""

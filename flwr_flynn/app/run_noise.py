@@ -25,15 +25,13 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that suit the noise; given sizes stay."""
     names = "hash_dim", "row_nnz", "hash_nnz", "n_features", "n_examples", "n_classes"
     given: dict[str, Any] = {name: getattr(plan, name) for name in names}
-    given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person", "n_rounds")}
+    given |= {name: getattr(config, name) for name in ("neighbours", "records_per_person")}
     given |= {"n_parties": 1 if config.secure else n_parties}
-    given |= {"center": plan.scaling[0] if isinstance(plan.scaling, tuple) else None}
     with about_settings("run-config"):
         spec = suggest_spec(config.epsilon, config.delta, **given)
     # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.
     row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
-    signed = spec.signed if config.private_rounds and plan.signed is None and plan.ranges is None else plan.signed
-    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz, signed=signed)
+    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz)
 
 
 def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:

@@ -39,7 +39,6 @@ from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
-from flwr_flynn.model.noisy_rounds import BYTES_PER_WEIGHT
 from flwr_flynn.tables import schema
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import needs_table
@@ -288,18 +287,14 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
         columns = ColumnsRequest(hashes.n_features, run.classes)
         what = f"the histograms of {hashes.n_features} columns for {n_classes} classes"
         server[what] = columns.memory_of_sum(n_examples, most_bins, floor)
-    if n_rounds := getattr(run.mechanism, "n_rounds", 0):
-        n_weights = n_classes * run.spec.hash_dim
-        server[f"the refinement of {n_weights} weights in {n_rounds} rounds"] = BYTES_PER_WEIGHT * n_weights
     n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features) if options.has_gram else 0
     if n_rows:
         what = f"the Gram matrix of {n_rows} rows (gram sets their number)"
         server[what] = party[what] = memory_of_gram(n_rows, n_classes)
     if run.is_secure:
-        # A gradient has a few digits for each weight, a sum of products two or more.
         entry = max(ENTRY_BYTES, 16 * asked)
         n_entries = n_classes * sum(spec.hash_dim for spec in specs)
-        server[f"a secure sum of {rows}"] = entry * n_entries * (8 if n_rounds else 1)
+        server[f"a secure sum of {rows}"] = entry * n_entries
         party["the secure sum of counts"] = ENTRY_BYTES * n_classes * sum(spec.hash_dim for spec in counted)
         for needs, bytes_of in ((server, entry), (party, ENTRY_BYTES)):
             needs |= {what: needs[what] + bytes_of * n_rows**2} if n_rows else {}

@@ -26,17 +26,14 @@ from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_finger
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram import LARGEST_BIAS, MOST_SPECS, GramScoring, checked_gram_specs
-from flwr_flynn.model.gram import LARGEST_WEIGHT as GRAM_WEIGHT
+from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_WEIGHT, MOST_SPECS, GramScoring, checked_gram_specs
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
 
 Array = npt.NDArray[Any]
 
 _MOST_DIMENSIONS = 4
-_WEIGHT_BYTES = 40  # that a weight takes at a party, with its gradient, while they are packed
 _TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)
 _SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
@@ -188,17 +185,5 @@ def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party:
         party.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
         check_fingerprints(config, "gram_fingerprints", [flynn_hash(spec) for spec in specs])
         check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
-        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), GRAM_WEIGHT).astype(np.int32)
+        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT).astype(np.int32)
         return GramScoring(specs, weights, np.array(bias, np.int64))
-
-
-def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:
-    """Raise a `PayloadError` if the weights of a refined model are more than the party has memory for."""
-    n_weights = run.n_classes * run.spec.hash_dim
-    party.check_memory(_WEIGHT_BYTES * n_weights, f"{n_weights} weights")
-
-
-def announced_weights(run: RunSpec, arrays: Sequence[Array]) -> Weights:
-    """The weights of a refined model in the one array of a message that may come from anybody."""
-    check_packed(arrays, 1, "weights", "a packed array")
-    return unpack_signed(arrays[0], (run.spec.hash_dim, run.n_classes), LARGEST_WEIGHT).astype(np.int32)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
 BEHIND_MODEL = ("evaluation", "")
-"""Phases that are due when noisy refinement and the Gram matrix are over."""
+"""Phases that are due when the Gram matrix is over."""
 
 _FACTS = {"phase": "phase", "selected": "is_selected", "max_members": "max_members", "thorough": "is_thorough"}
 """Entries of the roster, and the attributes that they are."""
@@ -55,8 +55,8 @@ class Federation:
     run_spec : RunSpec
         With a spec for each member of the model.
     shared : Model
-        Before the selection of a run all candidates are its members. Refined, or with scores from the Gram matrix,
-        only after the last round of these.
+        Before the selection of a run all candidates are its members. With scores from the Gram matrix only after its
+        phase.
     members : sequence of Member
         Kept in the order of their names.
     phase : str, default=""
@@ -85,8 +85,8 @@ class Federation:
             raise ModelFileError("model", "a member for each spec of the run", f"{len(self.shared.members)}")
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if (self.shared.refined is not None or self.shared.gram is not None) and self.phase not in BEHIND_MODEL:
-            raise ModelFileError("phase", "evaluation, or none, with a refined model or the Gram matrix", self.phase)
+        if self.shared.gram is not None and self.phase not in BEHIND_MODEL:
+            raise ModelFileError("phase", "evaluation, or none, with the Gram matrix", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
         self._check_members()

@@ -193,9 +193,6 @@ class RunOptions:
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
         """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
         run, purpose = self.run_spec, self.purpose
-        has_rounds = run.mechanism is not None and run.mechanism.n_rounds > 0
-        expected = f"one of counts alone with purpose = {purpose}: rounds are about the parties that took part"
-        yield "mechanism", has_rounds and purpose in ("join", "withdraw"), expected
         expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
         yield "mechanism", purpose == "update" and run.mechanism is not None, expected
         schema, column = self.feature_names, self.group_column

@@ -20,7 +20,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.model import Model, ModelMember, counted_prior
-from flwr_flynn.model.noisy_rounds import Descent, Weights
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
 
@@ -149,20 +148,6 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     return tuple(replace(each, scoring=replace(each.scoring, temperature=each.temperature)) for each in members)
 
 
-def descent_of(state: RunState) -> Descent | None:
-    """The descent of the noisy refinement, as far as it came; None without one."""
-    found = [result for result in state.results.values() if isinstance(result, Descent)]
-    return found[-1] if found else None
-
-
-def refined_of(state: RunState, options: RunOptions) -> Weights | None:
-    """The weights of the model, if it is refined: in this run, or in the saved one whose counts it has."""
-    descent, saved = descent_of(state), options.federation
-    if descent is not None:
-        return descent.best
-    return saved.shared.refined if saved is not None and state.results["counts"] is saved.totals else None
-
-
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
     result, saved = state.results.get("gram"), options.federation
@@ -179,14 +164,12 @@ def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
 def model_of(state: RunState, options: RunOptions) -> Model:
     """The model that the results so far make."""
     run, members = run_of_members(state, options), members_of(state, options)
-    return model_of_members(run, members, refined_of(state, options), gram_of(state, options))
+    return model_of_members(run, members, gram_of(state, options))
 
 
-def model_of_members(
-    run: RunSpec, members: Sequence[ModelMember], refined: Weights | None = None, gram: GramScoring | None = None
-) -> Model:
+def model_of_members(run: RunSpec, members: Sequence[ModelMember], gram: GramScoring | None = None) -> Model:
     """The model of some members, with the classes, the privacy guarantee and the class weight of a run."""
-    facts = np.array(run.classes), run.feature_names, run.guarantee, refined
+    facts = np.array(run.classes), run.feature_names, run.guarantee
     return Model(tuple(members), *facts, counted_prior(members[0].counts, run.class_weight), gram)
 
 
@@ -201,9 +184,7 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
     else:
         totals, scoring = state.results["counts"], chosen[0].scoring
         chosen = tuple(ModelMember(spec, part, scoring) for spec, part in zip(run.specs, totals.parts, strict=True))
-    # A descent that is not over is not saved: a later run begins it anew.
     has_all = phase in BEHIND_MODEL and (is_selected or len(chosen) == 1)
-    refined, gram = (refined_of(state, options), gram_of(state, options)) if has_all else (None, None)
     most = 1 if is_selected else options.max_members
-    model = model_of_members(run, chosen, refined, gram)
+    model = model_of_members(run, chosen, gram_of(state, options) if has_all else None)
     return Federation(run, model, members, phase, most, is_selected, options.is_thorough)

@@ -13,13 +13,11 @@ evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
-With a mechanism of several rounds the phases "noisy refinement 1", "noisy refinement 2" and so on come behind the
-counts. In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the evaluation are on
-Flower's train channel. A run that stopped in phase "gram" begins anew with the selection, one that stopped in a noisy
-round with the first of these. Left out are the schema without `learn_schema`; the columns without a plan that derives
-specs from them; the selection for one candidate, where nobody evaluates the model, and for noisy counts; gram without
-`gram` or effort "thorough"; and the evaluation where nobody gets the model. The option `phases` takes the place of
-the whole plan.
+In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the evaluation are on Flower's
+train channel. A run that stopped in phase "gram" begins anew with the selection. Left out are the schema without
+`learn_schema`; the columns without a plan that derives specs from them; the selection for one candidate, where nobody
+evaluates the model, and for noisy counts; gram without `gram` or effort "thorough"; and the evaluation where nobody
+gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from collections.abc import Sequence
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import columns, counts, evaluation, gram, noisy_refinement, selection, table_schema
+from flwr_flynn.federated.phases import columns, counts, evaluation, gram, selection, table_schema
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
@@ -50,7 +48,6 @@ def _every(options: RunOptions) -> list[Phase]:
         *columns.phases_for(options),
         counts.phase_for(options),
         selection.SELECTION,
-        *noisy_refinement.phases_for(options),
         gram.GRAM,
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,

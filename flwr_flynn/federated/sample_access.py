@@ -1,6 +1,6 @@
 """Access of a request to a party's samples, which checks each time what the request was admitted for.
 
-Samples are reached through `SampleAccess.labelled`, `inputs`, `summary`, `release`, `release_round` and `tried` alone,
+Samples are reached through `SampleAccess.labelled`, `inputs`, `summary`, `release` and `tried` alone,
 and by `keep` for the party's own copy of the model. No text of an error holds a value of the data.
 """
 
@@ -40,11 +40,8 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model, own_prior
-from flwr_flynn.model.noisy_rounds import clipped_gradient, weights_sha256
-from flwr_flynn.privacy import GaussianRounds, Mechanism, SimulatedRelease
+from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.privacy.mechanism import SeededNoise
-from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
 
@@ -199,27 +196,6 @@ class SampleAccess:
             log.info("FlyNN: this request was answered before; the same answer again spends nothing")
         return released.counts
 
-    def release_round(
-        self, run: RunSpec, number: int, weights: npt.NDArray[np.int32], centre: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Noisy gradient, (m, L), of a round that was paid for with the run's counts; as `release` has it."""
-        budget, mechanism, digest = self._before_release(run)
-        rounds = unseeded(mechanism)
-        if not isinstance(rounds, GaussianRounds) or number > rounds.n_rounds:
-            raise PrivacyError("round", f"1 to {mechanism.n_rounds} by the run's mechanism", number)
-        sampler = None
-        if isinstance(mechanism, SimulatedRelease):
-            seed = hashlib.sha256(f"{mechanism.seed} round {number}".encode()).digest()
-            sampler = SeededNoise(int.from_bytes(seed[:8], "big"))
-
-        def measure() -> npt.NDArray[np.int64]:
-            found = clipped_gradient(weights, centre, run.spec.hash_nnz, self._active(run))
-            return rounds.noisy_gradient(found.gradient, sampler)
-
-        asked = hashlib.sha256(f"{weights_sha256(weights)} {centre.tolist()}".encode()).hexdigest()
-        prepare, fingerprint = partial(self._prepare, run), run.hasher.fingerprint
-        return budget.release_round(mechanism, fingerprint, number, asked, measure, terms=digest, prepare=prepare)
-
     def _before_release(self, run: RunSpec, recall: bool = False) -> tuple[Budget, Mechanism, str]:
         """Ledger, mechanism and digest of the terms for a noisy answer, once all that needs no sample is checked."""
         budget, mechanism = self.options.budget, run.mechanism
@@ -249,20 +225,16 @@ class SampleAccess:
     def _counted(self, run: RunSpec) -> ClassCounts:
         """The party's counts without noise, of the rows that fit."""
         hasher, array = run.hasher, np.zeros((run.n_classes, run.spec.hash_dim), np.int64)
-        for active, codes in self._active(run):
-            add_counts(array, codes, active)
-        return ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
-
-    def _active(self, run: RunSpec) -> Iterator[tuple[npt.NDArray[np.int32], Codes]]:
-        """Active bits and class codes of the training rows that fit, some at a time."""
         n_rows, n_fitting, hashed = 0, 0, progress()
-        for n, parts in self._parts(run, partial(run.hasher.active, n_jobs=self.options.n_jobs)):
+        for n, parts in self._parts(run, partial(hasher.active, n_jobs=self.options.n_jobs)):
             n_rows += n
             hashed(n)
-            n_fitting += sum(len(codes) for _, codes, _ in parts)
-            yield from ((active, codes) for _, codes, active in parts)
+            for _, codes, active in parts:
+                n_fitting += len(codes)
+                add_counts(array, codes, active)
         if n_rows > n_fitting:
             log.warning("FlyNN: %s of %s samples do not fit, and are left out", n_rows - n_fitting, n_rows)
+        return ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
 
     def _parts(
         self, run: RunSpec, of: Callable[[Any], npt.NDArray[Any]], held_out: bool = False

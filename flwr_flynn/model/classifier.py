@@ -332,7 +332,7 @@ class FlyNNClassifier(FittedEstimator):
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(replace(member, counts=new, scoring=self._scoring(new)) for member, new in pairs)
             parts: dict[str, Any] = {"members": members, "gram": getattr(gram, "scoring", None)}
-            self.model_, self._gram = replace(self.model_, guarantee=None, refined=None, **parts), gram
+            self.model_, self._gram = replace(self.model_, guarantee=None, **parts), gram
         self.model_ = replace(self.model_, prior=self._counted_prior(self.model_.members, self.classes_))
 
     def _first_samples(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any], Schema | None]:

@@ -25,14 +25,12 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramScoring
-from flwr_flynn.model.noisy_rounds import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.portable import log
 from flwr_flynn.model.scoring import (
     SUGGESTED_TEMPERATURE,
     Scores,
     ScoringRule,
     add_log_probabilities,
-    bounded,
     class_novelty,
     class_scores,
     empty_below,
@@ -119,14 +117,11 @@ class Model:
         Names, kept as a tuple; or the schema by which raw columns become n_features numbers.
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
-    refined : (m, L) int32 array, optional
-        Weights of the active bits, see `model.noisy_rounds`, which decide in the place of the scoring in a model of one
-        member. Kept read-only.
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `own_prior`. Kept read-only. None: all classes are
         equally frequent.
     gram : GramScoring, optional
-        Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
+        Scores from the Gram matrix, see `model.gram`, beside those of the members.
 
     Raises
     ------
@@ -146,7 +141,6 @@ class Model:
     classes: npt.NDArray[Any]
     feature_names: Sequence[str] | Schema | None = None
     guarantee: str | None = None
-    refined: Weights | None = None
     prior: Scores | None = None
     gram: GramScoring | None = None
 
@@ -174,19 +168,12 @@ class Model:
         if text is not None and (len(text) > _LONGEST_GUARANTEE or not text.isprintable()):
             expected = f"one line of at most {_LONGEST_GUARANTEE} characters"
             raise DataError("guarantee", expected, f"{len(text)} characters")
-        if self.refined is not None:
-            if len(members) > 1:
-                raise DataError("refined", "none in a model of several members", "some")
-            shape = members[0].spec.hash_dim, n_classes
-            checked["refined"] = bounded("refined", self.refined, shape, np.int32, LARGEST_WEIGHT)
         if self.prior is not None:
             checked["prior"] = _checked_prior(self.prior, n_classes)
         if self.gram is not None:
             shape = self.gram.specs[0].n_features, len(self.gram.bias)
             if shape != (n_features, n_classes):
                 raise DataError("gram", f"some of {n_features} features and {n_classes} classes", shape)
-            if self.refined is not None:
-                raise DataError("gram", "none in a refined model", "some")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -204,15 +191,8 @@ class Model:
 
     @property
     def empty_classes(self) -> npt.NDArray[np.bool_]:
-        """Classes without samples, (L,) bool.
-
-        Of a refined model also classes without weights: all their samples were held out.
-        """
-        empty: npt.NDArray[np.bool_] = self.members[0].counts.empty_classes
-        if self.refined is not None:
-            untaught = empty | ~self.refined.any(axis=0)
-            empty = empty if untaught.all() else untaught  # one class alone has weights of 0
-        return empty
+        """Classes without samples, (L,) bool."""
+        return self.members[0].counts.empty_classes
 
     @property
     def takes_gaps(self) -> bool:
@@ -229,13 +209,10 @@ class Model:
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
-        The mean of the log probabilities of the parts, by their weights; of a refined model log odds, see
-        `refined_scores`. With a Gram matrix the mean is multiplied by the root of 2 / L: of many classes, discriminant
-        scores of a sample differ most in those of its own class, of which the pooled covariance has little.
+        The mean of the log probabilities of the parts, by their weights. With a Gram matrix the mean is multiplied by
+        the root of 2 / L: of many classes, discriminant scores of a sample differ most in those of its own class, of
+        which the pooled covariance has little.
         """
-        if self.refined is not None:
-            active = self.member.hash.active(X, n_jobs=n_jobs)
-            return empty_below(refined_scores(self.refined, active), self.empty_classes)
         scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
         share = 1.0 if self.gram is None else (1 - _GRAM_SHARE) * scale
         total = np.zeros((X.shape[0], len(self.classes)))
@@ -277,8 +254,6 @@ class Model:
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
             "feature_names": self.feature_names if self.schema is None else self.schema.to_dict(),
         }
-        if self.refined is not None:
-            facts["refined"] = weights_sha256(self.refined)
         if self.gram is not None:
             facts["gram"] = self.gram.sha256()
         if self.prior is not None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import _files
-from flwr_flynn._validation import boolean, listed
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -30,7 +30,12 @@ from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
-_HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "members", "gram"}
+_HEADER = {"format", "classes", "feature_names", "guarantee", "members", "gram"}
+_GONE = {
+    "aligned": "false: alignment is gone, train on columns standardised at the parties",
+    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
+}
+"""Entries of files of 0.8, and what they must be."""
 
 
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
@@ -44,7 +49,6 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         "classes": _labels_to_json(model.classes),
         "feature_names": names.to_dict() if isinstance(names, Schema) else names,
         "guarantee": model.guarantee,
-        "refined": model.refined is not None,
         "members": [_member_header(member) for member in model.members],
         "gram": None,
     }
@@ -57,8 +61,6 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
     for index, member in enumerate(model.members):
         counts = member.counts.array
         arrays[f"counts_{index}"] = _little(counts, _least(counts) if member.counts.noise else int(counts.max()))
-    if model.refined is not None:
-        arrays["weights_0"] = _narrow_weights(model.refined)
     if gram is not None:
         arrays |= {"gram": _narrow_weights(gram.weights), "bias": gram.bias.astype("<i8")}
     if model.prior is not None:
@@ -100,10 +102,9 @@ def _read_header(archive: zipfile.ZipFile, names: list[str], max_bytes: int) -> 
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
-    if header.pop("aligned", False) is not False:  # in files of 0.8
-        raise ModelFileError(
-            "aligned", "false: alignment is gone, train on columns standardised at the parties", "true"
-        )
+    for name, expected in _GONE.items():
+        if header.pop(name, False) is not False:
+            raise ModelFileError(name, expected, "true")
     if set(header) != _HEADER:
         raise ModelFileError("header", ", ".join(sorted(_HEADER)), listed([name[:40] for name in sorted(header)], 8))
     if not isinstance(header["members"], list):
@@ -114,7 +115,6 @@ def _read_header(archive: zipfile.ZipFile, names: list[str], max_bytes: int) -> 
 def _array_names(header: dict[str, Any], present: list[str]) -> list[str]:
     """Names of the arrays of a model with this header, in the order of their digest, if these are present."""
     names = [f"counts_{index}" for index in range(len(header["members"]))]
-    names += ["weights_0"] if boolean("refined", header["refined"], ModelFileError) else []
     names += ["gram", "bias"] if header["gram"] is not None else []
     names += ["prior"] if "prior" in present else []
     expected = ["header", "digest", *names]
@@ -132,14 +132,12 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         specs, n_classes = [HashSpec.from_dict(member["spec"]) for member in members], len(classes)
         gram_specs = _gram_specs(header["gram"])
         needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
-        needed += 4 * n_classes * specs[0].hash_dim * header["refined"]
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
         n_rows = sum(spec.hash_dim for spec in gram_specs)
         # Of each array its types, and the most bytes. JSON takes up to some thirty times its length as Python objects.
         limits = {
             "extra": (r"\|u1", max_bytes // 32),
-            "weights_0": ("[<|]i[124]", 4 * n_classes * specs[0].hash_dim),
             "gram": ("[<|]i[124]", 4 * n_classes * n_rows),
             "bias": ("<i8", 8 * n_classes),
             "prior": ("<f8", 8 * n_classes),
@@ -152,7 +150,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
-    gram, refined, features = header["gram"], arrays.get("weights_0"), header["feature_names"]
+    gram, features = header["gram"], header["feature_names"]
     if gram is not None:
         if gram["fingerprints"] != [flynn_hash(spec).fingerprint for spec in gram_specs]:
             raise ModelFileError("fingerprints", "the rows that this version draws", str(gram["fingerprints"])[:24])
@@ -163,7 +161,6 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         classes,
         feature_names=Schema.from_dict(features) if isinstance(features, dict) else features,
         guarantee=header["guarantee"],
-        refined=None if refined is None else refined.astype(np.int32),
         prior=arrays.get("prior"),
         gram=gram,
     )

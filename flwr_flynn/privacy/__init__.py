@@ -8,7 +8,6 @@ mechanism            release                                                    
 `GaussianCounts`     all counts with discrete Gaussian noise                      (epsilon, delta)
 `LaplaceCounts`      all counts with discrete Laplace noise                       epsilon
 `TopTLaplace`        T selected counts with discrete Laplace noise, the others 0  epsilon (the paper's)
-`GaussianRounds`     counts and gradients, with discrete Gaussian noise            (epsilon, delta)
 `SimulatedRelease`   as one of these, with noise from a seed                      none: for simulations
 ===================  ===========================================================  ======================
 
@@ -27,7 +26,6 @@ from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.noise_mechanisms import (
     MECHANISMS,
     GaussianCounts,
-    GaussianRounds,
     LaplaceCounts,
     TopTLaplace,
     mechanism_from_dict,
@@ -38,7 +36,6 @@ __all__ = [
     "MECHANISMS",
     "NEIGHBOURS",
     "GaussianCounts",
-    "GaussianRounds",
     "LaplaceCounts",
     "Mechanism",
     "SimulatedRelease",

@@ -126,30 +126,6 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     return max(bound((low + high) / 2) * _UP, 0.0)
 
 
-@lru_cache(maxsize=256)
-def zcdp_budget(epsilon: float, delta: float) -> float:
-    """The largest zCDP parameter with a `zcdp_epsilon` of at most `epsilon`, rounded down by less than one in 1e9."""
-    low, high = 0.0, max(epsilon, 1.0) ** 2
-    while zcdp_epsilon(high, delta) <= epsilon:
-        high *= 2
-    while high - low > 1e-10 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if zcdp_epsilon(middle, delta) <= epsilon else (low, middle)
-    return low * (1 - 1e-10)
-
-
-def vector_rho(sigma: float, norm: float) -> float:
-    """The zCDP parameter of discrete Gaussian noise on a vector of integers of this L2 sensitivity, rounded up."""
-    return (norm / sigma) ** 2 / 2 * _UP
-
-
-def digits_up(value: float, digits: int = 5) -> float:
-    """A value rounded up to so many digits: the same where logarithms differ in the last one."""
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    rounded = math.ceil(value / step) * step
-    return rounded if rounded >= value else rounded + step
-
-
 def pure_rho(epsilon: float) -> float:
     """The zCDP parameter of pure differential privacy, rounded up: Proposition 1.4 of Bun and Steinke 2016."""
     return epsilon**2 / 2 * _UP

@@ -121,37 +121,6 @@ class Budget(LedgerFolder):
             array = self._new_release(ledger, request, cost, measure)
             return Released(mechanism.received(array, spec_fingerprint), False)
 
-    def release_round(
-        self,
-        mechanism: Mechanism,
-        spec_fingerprint: str,
-        number: int,
-        weights: str,
-        measure: Callable[[], npt.NDArray[np.int64]],
-        *,
-        terms: str = "",
-        prepare: Callable[[], object] = lambda: None,
-    ) -> npt.NDArray[np.int64]:
-        """The release of a round that was paid for with the counts of its run; `measure` gives it, noise included.
-
-        A round is answered once for each release of the counts, and counts as answered before `measure` is called. By
-        the same `weights`, a digest, it gets the same answer again, unless that is a share of noise.
-        """
-        plan = _request(mechanism, spec_fingerprint, terms)
-        request = {**plan, "round": number, "weights": weights}
-        with self._opened(self._new) as ledger:
-            self._check_use(ledger)
-            before = ledger.rounds(request)
-            if not mechanism.is_share and before and before[0]["request"] == request and before[0]["sha256"]:
-                return self._stored(before[0])
-            self.policy.check(mechanism)
-            if len(before) >= sum(entry["request"] == plan for entry in ledger.entries):
-                what = "was answered before, for other weights" if before else "has no counts that it is paid for with"
-                raise PrivacyError("round", "one that was paid for", number, text=f"round {number} {what}")
-            mechanism.require_noise()
-            prepare()
-            return self._new_release(ledger, request, ledger.account.cost(None), measure)
-
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
         """Earlier release for a request, which a party withdraws from a sum; never a new one."""
         if mechanism.is_share:
@@ -196,7 +165,8 @@ class Budget(LedgerFolder):
             try:
                 self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
             except (KeyError, ConfigError):
-                raise self._altered() from None
+                why = ": an earlier release has a mechanism unknown to this version; nothing is released until a reset"
+                raise self._trouble("mechanism", why) from None
             except PrivacyError as error:  # it was paid for by the weaker guarantee
                 why = f": an earlier release protects less; nothing is released until it is reset ({error})"
                 raise self._trouble("weaker", why) from None

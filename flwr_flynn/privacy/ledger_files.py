@@ -53,14 +53,8 @@ class LedgerFile:
 
     @property
     def costs(self) -> list[Cost]:
-        """The costs of the releases, without rounds, which are paid for with the counts of their run."""
-        charged = (entry for entry in self.entries if "round" not in entry["request"])
-        return [Cost(**{name: entry[name] for name in _COST}) for entry in charged]
-
-    def rounds(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """The entries of a round, whatever weights it was asked with."""
-        asked = {**request, "weights": None}
-        return [entry for entry in self.entries if {**entry["request"], "weights": None} == asked]
+        """The costs of the releases."""
+        return [Cost(**{name: entry[name] for name in _COST}) for entry in self.entries]
 
     def find(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The entry of an answered request; None for one that is new, or whose process died before its release."""

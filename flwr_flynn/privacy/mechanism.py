@@ -113,9 +113,8 @@ COMMON = ("hash_nnz", "n_classes", "neighbours", "records_per_person")
 class Mechanism(ABC):
     """Base class of the mechanisms. Immutable by convention; mechanisms of equal descriptions are equal.
 
-    Mechanisms that have them set `delta`, the probability with which the guarantee may fail; `n_honest`, parties that
-    share the noise of one in a secure sum; and `n_rounds`, noisy gradients that follow the counts, under the same
-    guarantee.
+    Mechanisms that have them set `delta`, the probability with which the guarantee may fail, and `n_honest`, parties
+    that share the noise of one in a secure sum.
 
     Parameters
     ----------
@@ -137,7 +136,6 @@ class Mechanism(ABC):
     sampler: Sampler = OpenDPNoise()
     delta: float = 0.0
     n_honest: int | None = None
-    n_rounds: int = 0
 
     def __init__(
         self,
@@ -236,14 +234,13 @@ class Mechanism(ABC):
         people = "one record"
         if self.records_per_person > 1:
             people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
-        covered = f"all {1 + self.n_rounds} releases of a run together" if self.n_rounds else "one release"
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
         factor = shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
         bounds = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
         return (
             f"Differential privacy with {bounds}: {self._noise()}. Whether {people} had been {what} changes the "
-            f"probability of any outcome of {covered} by at most a factor of {factor}"
+            f"probability of any outcome of one release by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
             + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
             "data, logs, results on its own samples), and facts about people in general, which show without any one "
@@ -291,7 +288,7 @@ class SimulatedRelease(Mechanism):
             raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
         super().__init__(mechanism.target_epsilon, **{name: getattr(mechanism, name) for name in COMMON})
         self.target_epsilon, self.selects = math.inf, mechanism.selects
-        self.n_honest, self.n_rounds = mechanism.n_honest, mechanism.n_rounds
+        self.n_honest = mechanism.n_honest
         self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
         self.sampler = SeededNoise(self.seed)
 

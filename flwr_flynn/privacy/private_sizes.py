@@ -6,13 +6,9 @@ import math
 from typing import Any
 
 from flwr_flynn._validation import integer
-from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.noisy_rounds import n_steps
 from flwr_flynn.privacy.mechanism import LARGEST_SIZE
-from flwr_flynn.privacy.noise_mechanisms import GaussianCounts, GaussianRounds, LaplaceCounts
-
-_SIGNED_FROM = 8  # full steps: with fewer the mean of signed bits is not learned well enough
+from flwr_flynn.privacy.noise_mechanisms import GaussianCounts, LaplaceCounts
 
 
 def suggest_spec(
@@ -25,7 +21,6 @@ def suggest_spec(
     *,
     neighbours: str = "add-remove",
     records_per_person: int = 1,
-    n_rounds: int = 0,
     **sizes: Any,
 ) -> HashSpec:
     """Sizes of a hash for counts with the noise of `GaussianCounts`, or of `LaplaceCounts` where delta is 0.
@@ -43,8 +38,6 @@ def suggest_spec(
         Each adds its own noise; 1 where all share one (`n_honest` of `GaussianCounts`).
     neighbours, records_per_person
         As for `Mechanism`.
-    n_rounds : int, default=0
-        Rounds of `GaussianRounds`, whose sizes are others. Not with delta 0.
     **sizes
         Further arguments of `HashSpec.suggest`, which must be public, too.
 
@@ -58,13 +51,7 @@ def suggest_spec(
     common["n_classes"] = n_classes
     given = {name: value for name, value in sizes.items() if value is not None}
     per_unit = None
-    if n_rounds:
-        if delta == 0:
-            raise ConfigError("n_rounds", "0 where delta is 0", n_rounds)
-        n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
-        rounds = GaussianRounds(epsilon, delta, n_rounds, hash_nnz=16, **common)
-        given = _of_rounds(n_examples, n_classes, rounds.unit_noise(n_parties), given)
-    elif delta:
+    if delta:
         per_unit = GaussianCounts(epsilon, delta, hash_nnz=16, **common).unit_noise(n_parties)
     else:
         if "hash_dim" not in given:
@@ -74,13 +61,3 @@ def suggest_spec(
             given["hash_dim"] = int(min(max(ideal, 64), 2**14))
         given.setdefault("hash_nnz", min(math.isqrt(given["hash_dim"]), 24))
     return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **given)
-
-
-def _of_rounds(n_examples: int, n_classes: int, noise: float, given: dict[str, Any]) -> dict[str, Any]:
-    """Sizes for rounds with the noise of a gradient that is the only release, but for those that are given."""
-    hash_dim = given.get("hash_dim", int(min(max(2 * n_examples / noise, 512), 8192)))
-    share = min(max(0.05 * math.sqrt(1000 * n_classes * noise / n_examples), 1 / 64), 0.1)
-    # Sums without signs tell classes on both sides of a centre apart badly; a shift of all features they ignore.
-    is_centred = len(set(given.get("center", ()))) > 1
-    signed = is_centred or n_steps(n_examples, n_classes, noise) >= _SIGNED_FROM
-    return {"hash_dim": hash_dim, "hash_nnz": max(int(hash_dim * share), 1), "signed": signed} | given

@@ -74,7 +74,7 @@ class Policy:
     ----------
     max_epsilon, max_delta : float
         Bounds on all releases together.
-    mechanisms : sequence of str, default=("gaussian", "gaussian-rounds", "laplace", "top-t")
+    mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
         Kinds of noise that are allowed. "simulated" protects nobody; it costs as if it did.
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
         Least protection of a release; "replace-one" is the stronger.

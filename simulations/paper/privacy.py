@@ -9,7 +9,6 @@ new mechanisms nothing is picked on test data: the hash is `suggest_spec`'s, fro
 that of every private model, "balanced" with `suggest_decay`. "the paper's hash" is the same mechanism and scoring rule
 with the paper's hash, which tells what the mechanism is worth from what the hash is worth.
 
-"24 rounds" has noisy rounds of refinement behind its counts, all under the one guarantee (`private-rounds`).
 "scattering" is behind scattering coefficients of the images, public features (`simulations/scattering.py`).
 
 The paper's figures are read off, to about .01. Its text gives half the exponent for the choice of entries that its
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial, reduce
 from operator import add
 from pathlib import Path
@@ -37,10 +36,8 @@ import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.noisy_rounds import Descent, NoisyGradient, clipped_gradient, refined_scores
 from flwr_flynn.model.scoring import ScoringRule, class_scores
-from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, Mechanism, SimulatedRelease
-from flwr_flynn.privacy.mechanism import SeededNoise
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
 from simulations import plots
 from simulations.baselines import balanced_accuracy
 from simulations.paper.privacy_settings import (
@@ -57,12 +54,11 @@ from simulations.paper.privacy_settings import (
 )
 from simulations.paper.top_t import PaperTopT
 from simulations.plots import Line, Panel
-from simulations.results import Array, Row, chosen, markdown_table
+from simulations.results import Row, chosen, markdown_table
 from simulations.study import MODEL, Cells, Option, Study, at_least, code_digest, names
 
 PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
-GAUSSIAN, LAPLACE, ROUNDS = "Gaussian", "Laplace", "Gaussian, 24 rounds"
-_N_ROUNDS = 24
+GAUSSIAN, LAPLACE = "Gaussian", "Laplace"
 OLD_HASH = ", the paper's hash"
 
 _CODE = code_digest(*MODEL, "flwr_flynn.privacy", "simulations.paper", "simulations.baselines")
@@ -116,8 +112,7 @@ def mechanisms(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan
         return [(t, PaperTopT(epsilon, t, accounting="code", n_parties=PARTIES, **common)) for t in plan.released]
     if kind == LAPLACE:
         return [(0, LaplaceCounts(epsilon, **common))]
-    gaussian = (epsilon, DELTA) if kind == GAUSSIAN else (epsilon, DELTA, _N_ROUNDS)
-    return [(0, (GaussianCounts if kind == GAUSSIAN else GaussianRounds)(*gaussian, **common))]
+    return [(0, GaussianCounts(epsilon, DELTA, **common))]
 
 
 def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -> list[Row]:
@@ -133,47 +128,11 @@ def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -
     for released, mechanism in mechanisms(kind, task, spec, epsilon, plan):
         drawn = [releases(part, mechanism, plan, task.name, party) for party, part in enumerate(parts)]
         scores = []
-        for repetition, together in enumerate(zip(*drawn, strict=True)):
+        for together in zip(*drawn, strict=True):
             summed = reduce(add, map(clipped, together) if kind == PAPER else together)
-            if isinstance(mechanism, GaussianRounds):
-                scores.append(refined(task, spec, summed, mechanism, plan, repetition))
-            else:
-                scores.append(_accuracy(task, summed, active, kind == PAPER))
-        gives_away = mechanism.epsilon(DELTA if kind == ROUNDS else mechanism.delta)
-        rows.append({"T": released, "scores": scores, "gives away": gives_away})
+            scores.append(_accuracy(task, summed, active, kind == PAPER))
+        rows.append({"T": released, "scores": scores, "gives away": mechanism.epsilon(mechanism.delta)})
     return rows
-
-
-def refined(
-    task: Task, spec: HashSpec, counts: ClassCounts, mechanism: GaussianRounds, plan: Plan, repetition: int
-) -> float:
-    """Accuracy with rounds of noisy gradients behind noisy counts."""
-    active, hasher = counted(task, spec)[1], FlyHash(spec)
-    samples = [(hasher.active(X), y) for X, y in task.parties]
-
-    def gradient(number: int, asked: tuple[Any, ...]) -> Array:
-        total = np.zeros((spec.hash_dim, task.n_classes), np.int64)
-        for party, batch in enumerate(samples):
-            text = repr((plan.seed, mechanism, task.name, party, repetition, number))
-            sampler = SeededNoise(_seed(text)) if plan.noise == "simulated" else None
-            total += mechanism.noisy_gradient(clipped_gradient(*asked, [batch]).gradient, sampler)
-        return total
-
-    predicted = descended(counts, mechanism, PARTIES, spec, gradient, active).argmax(axis=1)
-    return float(balanced_accuracy(task.y_test, predicted, task.n_classes))
-
-
-def descended(
-    counts: ClassCounts, mechanism: GaussianRounds, n_parties: int, spec: HashSpec,
-    gradient: Callable[[int, tuple[Any, ...]], Array], active: npt.NDArray[np.int32],
-) -> Array:  # fmt: skip
-    """Scores of samples after all rounds; `gradient` gets the number of the round and what `clipped_gradient` takes."""
-    descent = Descent.of(counts, _N_ROUNDS, mechanism.unit_noise(n_parties))
-    for number in range(_N_ROUNDS):
-        noisy = gradient(number, (descent.best, descent.centre, spec.hash_nnz))
-        descent = descent.advance(NoisyGradient((noisy,)))
-    scores: Array = refined_scores(descent.best, active)
-    return scores
 
 
 def exact(task: Task, spec: HashSpec, paper: bool) -> list[Row]:
@@ -188,7 +147,6 @@ def jobs(task: Task, plan: Plan) -> Iterator[tuple[str, str, HashSpec, float]]:
     for epsilon in plan.epsilons:
         yield task.name, GAUSSIAN, task.spec(epsilon, DELTA, plan.seed), epsilon
         yield task.name, LAPLACE, task.spec(epsilon, 0.0, plan.seed), epsilon
-        yield task.name, ROUNDS, task.spec(epsilon, DELTA, plan.seed, _N_ROUNDS), epsilon
     for spec in task.paper_specs(plan.seed):
         setting = label(task, spec)
         yield setting, NONE, spec, 0.0
@@ -240,7 +198,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
             lines.append({"setting": setting, "mechanism": "paper, read off"} | shown | {NONE: f"{figures[None]:.3f}"})
         mine = chosen(rows, setting=setting)
         plain = f"{chosen(mine, mechanism=NONE)[0]['mean']:.3f}"
-        for name in (BEST, ROUNDS, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH):
+        for name in (BEST, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH):
             means = {row["epsilon"]: f"{row['mean']:.3f} ± {row['sd']:.3f}" for row in chosen(mine, mechanism=name)}
             if means:
                 shown = {f"{e:g}": means.get(e, "") for e in SHOWN}
@@ -262,7 +220,7 @@ def _panels(rows: Sequence[Row], setting: str) -> tuple[Panel, Panel]:
         _line(f"epsilon {epsilon:g}", "T", chosen(of_paper, epsilon=epsilon))
         for epsilon in sorted({row["epsilon"] for row in of_paper})
     ]
-    names = (BEST, ROUNDS, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH)
+    names = (BEST, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH)
     by_epsilon = [_line(name, "epsilon", chosen([*mine, *ours], mechanism=name)) for name in names]
     read = [(epsilon, value) for epsilon, value in READ_OFF.get(setting, {}).items() if epsilon is not None]
     if read:
@@ -308,7 +266,7 @@ def main(arguments: list[str]) -> None:
     source = "from a seed: for simulations, no privacy" if plan.noise == "simulated" else "OpenDP's"
     what = (
         f"Balanced accuracy, {PARTIES} parties, mean ± sd of {plan.repetitions} draws of the noise ({source}), "
-        f"by epsilon\n{GAUSSIAN}, with and without rounds: delta {DELTA:g}; others pure. Nothing but the paper's T is "
+        f"by epsilon\n{GAUSSIAN}: delta {DELTA:g}; others pure. Nothing but the paper's T is "
         "picked on test data."
     )
     shown = markdown_table(table(rows))

@@ -90,12 +90,12 @@ class Task:
         """The paper's hashes."""
         return [HashSpec(self.X.shape[1], m, s, rho, seed=seed) for m, s, rho in self.sizes]
 
-    def spec(self, epsilon: float | None, delta: float, seed: int, n_rounds: int = 0) -> HashSpec:
+    def spec(self, epsilon: float | None, delta: float, seed: int) -> HashSpec:
         """The hash that the package suggests, from public figures alone; without noise where epsilon is None."""
         d, n, n_classes = self.X.shape[1], len(self.X), self.n_classes
         if epsilon is None:
             return HashSpec.suggest(d, n, n_classes, seed=seed)
-        return suggest_spec(epsilon, delta, d, n, n_classes, PARTIES, seed=seed, n_rounds=n_rounds)
+        return suggest_spec(epsilon, delta, d, n, n_classes, PARTIES, seed=seed)
 
 
 def synthetic(n: int) -> Task:

@@ -196,14 +196,6 @@ PRIVACY = {
             ["candidates", "member"],
         ),
         (
-            {"refinement": 3, "absent": {"noisy refinement 2": SILENT}},
-            [
-                "refinement 3 noisy rounds under the guarantee of the counts, judged on no samples",
-                "left out of noisy refinement 2: b no reply",
-            ],
-            ["Gram matrix"],
-        ),
-        (
             {"gram": GRAM, "absent": {"gram": SILENT}},
             ["Gram matrix 64 rows, 90 samples, half of the weight", "left out of gram: b no reply"],
             [],

@@ -31,7 +31,6 @@ SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 sample
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
 _SCORING = ScoringRule("balanced", 0.5, 1.0)
-_WEIGHTS = (TOTALS.parts[0].array.T - 2).astype(np.int32)
 _COLUMNS = ColumnsRequest(4, NAMES)
 
 
@@ -93,7 +92,6 @@ CASES = {
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
     "gram": Case(GramRequest(RUN, (1, 3, 2))),
     "evaluation": Case(evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25)), subtracts=True),
-    "refined evaluation": Case(evaluation_of(RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), refined=_WEIGHTS)),
 }
 
 

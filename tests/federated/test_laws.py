@@ -15,7 +15,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
-from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.protocol import REFUSED, Config, Reply
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
@@ -37,9 +36,8 @@ one_class_each = Y[SOME].tolist()
 def test_every_registered_request_has_a_case() -> None:
     cases = {case.request.phase: type(case.request) for case in [*CASES.values(), *SECURE_CASES.values()]}
     own = {phase: kind for phase, kind in _REQUESTS.items() if kind.__module__.startswith("flwr_flynn.")}
-    noisy = {"noisy refinement": NoisyRefinementRequest}  # has noise, and laws in `phases.test_noisy_refinement`
-    assert cases | noisy == own
-    assert len(own) == 11
+    assert cases == own
+    assert len(own) == 10
 
 
 # ---- sums

@@ -35,7 +35,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import GaussianCounts, GaussianRounds, SimulatedRelease
+from flwr_flynn.privacy import GaussianCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
 from tests.raising import raises
@@ -501,30 +501,18 @@ def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_pa
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
-def rounds_of(*dropouts: int, folder: Path) -> tuple[FlyNNStrategy, Wire]:
-    """A run of 5 parties, of which some drop out of its first sum; two rounds of gradients follow."""
-    mechanism = GaussianRounds.for_spec(SPEC, 3, 1.0, delta=1e-5, n_rounds=2, n_honest=4)
-    gone: set[int] = set()
+def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(tmp_path: Path) -> None:
+    def of_five(*dropouts: int, folder: str) -> tuple[FlyNNStrategy, Wire]:
+        mechanism, needed = GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=4), SharedNoise(5, 4).n_needed
+        return counted(
+            [private(i, tmp_path / folder) for i in range(5)],
+            lambda node, stage: node in dropouts and stage == COLLECT,
+            threshold=needed, min_parties=needed, mechanism=SimulatedRelease(mechanism, seed=7), secure_bound=2**16,
+        )  # fmt: skip
 
-    def lost(node: int, stage: str) -> bool:
-        if node in dropouts and stage == COLLECT:
-            gone.add(node)
-        return node in gone
-
-    shared = SharedNoise(5, 4)
-    return counted(
-        [private(i, folder) for i in range(5)], lost, rounds=3, threshold=shared.n_needed, min_parties=shared.n_needed,
-        mechanism=SimulatedRelease(mechanism, seed=7), secure_bound=2**16,
-    )  # fmt: skip
-
-
-def test_rounds_behind_a_sum_that_a_party_dropped_out_of_open_for_the_others(tmp_path: Path) -> None:
-    strategy, _ = rounds_of(2, folder=tmp_path / "one")
+    strategy, _ = of_five(2, folder="one")
     assert len(strategy.parties) == 4
-    for number in (1, 2):
-        assert strategy.run.state.absent(f"noisy refinement {number}") == {}
-    # No sum opens with fewer than share the noise, of parties that were late either; then nothing is spent.
-    strategy, wire = rounds_of(2, 3, folder=tmp_path / "two")
+    strategy, wire = of_five(2, 3, folder="two")
     assert strategy.parties == []
     assert Stage.UNMASK not in {stage for _, stage, _ in wire.sent}
 

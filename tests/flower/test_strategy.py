@@ -189,7 +189,7 @@ def test_the_model_is_distributed_once() -> None:
     assert sorted(client.cid for client, _ in asked) == ["1", "2"]
     for _, ins in asked:
         scorings = f'[["balanced", 0.8, {strategy.model.model_.member.temperature}, 1.0]]'
-        more = {"flynn-scorings": scorings, "flynn-n-releases": 0, "flynn-tries": True, "flynn-is-refined": False}
+        more = {"flynn-scorings": scorings, "flynn-n-releases": 0, "flynn-tries": True}
         assert ins.config == {"round": 1, **counting(phase="evaluation"), **more}
         assert decoded(ins.parameters) == strategy.counts
     strategy.aggregate_evaluate(1, [(proxy, eval_res(GOOD)) for proxy, _ in asked], [])

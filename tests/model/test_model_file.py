@@ -169,8 +169,7 @@ def test_forging_works(path):
         (b"\xff", "file"),
         (b"{}", "file"),
         *[(set_to("format", value=other), "format") for other in (4, 9, 11, "10", None)],
-        *[(set_to("refined", value=bad), "refined") for bad in (None, 1, "yes")],
-        (set_to("refined", value=True), "arrays"),  # without weights of the bits
+        *[(set_to("refined", value=bad), "refined") for bad in (None, 1, "yes", True)],  # in 0.8
         (set_to("gram", value={}), "arrays"),
         (set_to("format", value=True), "format"),
         (set_to("members", value=[]), "arrays"),
@@ -472,28 +471,23 @@ def paired(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
-    ("scored", "n_members"), [("members", 1), ("members", 2), ("refined", 1), ("gram", 1), ("gram", 2)]
-)
+@pytest.mark.parametrize(("scored", "n_members"), [("members", 1), ("members", 2), ("gram", 1), ("gram", 2)])
 @pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
 def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, prior):
     both = two_members()
     members = both.members if n_members == 2 else (replace(both.members[0], weight=1.0),)
     parts = {"gram": PAIRS} if scored == "gram" else {}
-    if scored == "refined":
-        shape = (members[0].spec.hash_dim, 3)
-        parts = {"refined": np.random.default_rng(0).integers(-500, 500, shape).astype(np.int32)}
     model = replace(both, members=members, prior=prior, **parts)
     model_file.write(tmp_path / "m", model)
     found = FlyNNClassifier.load(tmp_path / "m").model_
-    assert (found.sha256(), found.refined is None) == (model.sha256(), scored != "refined")
+    assert found.sha256() == model.sha256()
     assert_array_equal(found.scores(X), model.scores(X))
     model_file.write(tmp_path / "again", found)
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
     with np.load(tmp_path / "m", allow_pickle=False) as file:
         names = ["header", "digest", *["prior"] * (prior is not None)]
         names += ["gram", "bias"] * (scored == "gram")
-        names += [f"counts_{i}" for i in range(n_members)] + ["weights_0"] * (scored == "refined")
+        names += [f"counts_{i}" for i in range(n_members)]
         assert sorted(file) == sorted(names)
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
@@ -502,8 +496,8 @@ def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, prio
         assert header["gram"].keys() == {"specs", "fingerprints"}
 
 
-@pytest.mark.parametrize("change", [lambda fields, _: fields.update(aligned=False), lambda *_: None])
-def test_files_with_a_word_of_alignment_as_in_0_8_are_read(paired, change):
+@pytest.mark.parametrize("change", [lambda fields, _: fields.update(aligned=False, refined=False), lambda *_: None])
+def test_files_with_a_word_of_what_is_gone_as_in_0_8_are_read(paired, change):
     rewrite(paired, change)
     assert FlyNNClassifier.load(paired).model_.gram.sha256() == PAIRS.sha256()
 
@@ -547,7 +541,7 @@ NOT_GRAM = {
     "no weights": (lambda _, arrays: arrays.pop("gram"), "arrays"),
     "no biases": (lambda _, arrays: arrays.pop("bias"), "arrays"),
     "one more": (put("pairs_1", lambda array: array), "arrays"),
-    "refined as well": (put("weights_0", lambda array: array), "arrays"),
+    "weights of bits": (put("weights_0", lambda array: array), "arrays"),
     **{f"in format {n}": (lambda fields, _, n=n: fields.update(format=n), "format") for n in (4, 9, 11, True, "10")},
     "an alignment, as in 0.8": (lambda fields, _: fields.update(aligned=True), "aligned"),
     "an odd word of alignment": (lambda fields, _: fields.update(aligned=1), "aligned"),

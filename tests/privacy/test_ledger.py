@@ -22,15 +22,7 @@ import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, MissingExtraError, PrivacyError
-from flwr_flynn.privacy import (
-    GaussianCounts,
-    GaussianRounds,
-    LaplaceCounts,
-    SimulatedRelease,
-    ledger_files,
-    mechanism,
-    release_policy,
-)
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_files, mechanism, release_policy
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_files import LedgerFile
@@ -117,7 +109,7 @@ def never():
 SHARE = GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4)
 TOO_MUCH = [  # policy, mechanism, field, expected, got
     ({"mechanisms": ["gaussian"]}, laplace(), "policy mechanisms", "gaussian", "laplace"),
-    ({}, SimulatedRelease(laplace(), 1), "policy mechanisms", "gaussian, gaussian-rounds, laplace, top-t", "simulated"),
+    ({}, SimulatedRelease(laplace(), 1), "policy mechanisms", "gaussian, laplace, top-t", "simulated"),
     ({"neighbours": "replace-one"}, laplace(), "policy neighbours", "replace-one", "add-remove"),
     ({"records_per_person": 3}, laplace(records_per_person=2), "policy records-per-person", "3", "2"),
     ({}, SHARE, "policy secure-sum", None, "off"),
@@ -625,17 +617,6 @@ def test_a_share_is_not_sent_again_to_be_taken_out(path):
         budget.recall(laplace(0.125), HERE.spec_fingerprint)
 
 
-def test_a_share_of_a_round_is_drawn_once_for_each_share_of_the_counts(path):
-    mechanism = GaussianRounds(0.5, 1e-5, 2, **SHAPE, n_honest=4)
-    budget = open_budget(path, secure_sum=True)
-    asked = mechanism, HERE.spec_fingerprint, 1, 64 * "0", lambda: np.zeros((3, 2), np.int64)
-    for _ in range(2):
-        answer(budget, mechanism, HERE)
-        budget.release_round(*asked)
-        with raises(PrivacyError, field="round", got="1"):
-            budget.release_round(*asked)
-
-
 def test_looking_makes_no_ledger(path):
     assert open_budget(path).spent() == (0.0, 0.0)
     with raises(PrivacyError, field="request"):
@@ -689,6 +670,15 @@ def test_another_ledger_swapped_in_is_noticed(path, tmp_path):
     (path / "ledger.json").write_bytes(LedgerFile().to_bytes())  # empty, and sound by itself
     with raises(PrivacyError, field="ledger", got="altered"):
         open_budget(path).spent()
+
+
+def test_a_ledger_with_a_release_by_a_mechanism_of_0_8_shows_what_was_spent_and_releases_nothing(path):
+    answer(open_budget(path), laplace(0.125), HERE)
+    rounds = {"mechanism": "gaussian-rounds", "epsilon": 0.125, "delta": 1e-5, "n_rounds": 2, **SHAPE}
+    forge(lambda entries: [entries[0] | {"request": entries[0]["request"] | {"mechanism": rounds}}])(path)
+    with raises(PrivacyError, field="ledger", got="mechanism"):
+        answer(open_budget(path), laplace(0.125), HERE, terms="another run")
+    assert open_budget(path).spent() == (0.125, 0.0)
 
 
 def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, tmp_path):

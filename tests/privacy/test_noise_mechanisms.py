@@ -559,13 +559,7 @@ def test_audit_of_the_messages_that_leave_a_party(mechanism):
 
 
 @pytest.mark.parametrize(
-    ("made", "foreign"),
-    [
-        (GaussianCounts, {"delta": 1e-5, "n_rounds": 5}),
-        (LaplaceCounts, {"n_honest": 5}),
-        (LaplaceCounts, {"delta": 0.3}),
-    ],
-    ids=str,
+    ("made", "foreign"), [(LaplaceCounts, {"n_honest": 5}), (LaplaceCounts, {"delta": 0.3})], ids=str
 )
 def test_a_mechanism_takes_no_parameter_of_another(made, foreign):
     """A guarantee about rounds or parties that its noise is not made for would be false."""

@@ -161,8 +161,6 @@ def model(report: Report) -> Section:
         made = f"from histograms of the columns of {columns['examples']} samples"
         facts.append(("scaling", f"{report['scaling']}, {made}"))
     facts += [] if report["selection"] is None else _selected(report["selection"], report["members"])
-    if rounds := report["refinement"]:
-        facts.append(("refinement", f"{rounds} noisy rounds under the guarantee of the counts, judged on no samples"))
     if gram := report["gram"]:
         none = "none: too few parties replied, or the regression failed"
         text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"

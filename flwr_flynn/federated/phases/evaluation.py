@@ -192,16 +192,13 @@ class EvaluationRequest(RunRequest[Tables]):
             key("scorings"): json.dumps(members),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
-            key("is_refined"): self.model.refined is not None,
             **({key("group"): self.group} if self.group else {}),
             **codec.gram_entries(self.run, self.model.gram),
         }
 
     def arrays(self) -> list[codec.Array]:
-        model = self.model
-        weights = model.refined if model.gram is None else model.gram.weights
-        packed = [] if weights is None else [pack_signed(weights)]
-        return codec.encode(*(each.counts for each in model.members)) + packed
+        packed = [] if self.model.gram is None else [pack_signed(self.model.gram.weights)]
+        return codec.encode(*(each.counts for each in self.model.members)) + packed
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
@@ -209,18 +206,15 @@ class EvaluationRequest(RunRequest[Tables]):
         run = announced_run(config, party)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         group = config.text("group", 200) if "group" in config else ""
-        refined = gram = None
+        gram = None
         if "gram" in config:
             arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
-        if config.boolean("is_refined"):
-            codec.check_room_for_weights(run, party)
-            arrays, refined = arrays[:-1], codec.announced_weights(run, arrays[-1:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
         with refusing():
-            model = model_of_members(run, codec.announced_members(config, run, counts), refined, gram)
+            model = model_of_members(run, codec.announced_members(config, run, counts), gram)
         found = cls(run, model, n_releases, tries, group)
         if tries:
             n_integers = sum(field.size for field in score_fields(run.n_classes, len(found.groups), 0))

@@ -309,7 +309,6 @@ def weights(value: int, shape: tuple[int, int] = (ROWS, 3)) -> Any:
 
 WIDE = replace(SPEC, hash_dim=4000, hash_nnz=8)
 SIX = [replace(TWO[0], seed=seed) for seed in range(6)]
-REFINED = [pack_signed(np.zeros((64, 3), np.int64))]
 REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "sums of too many rows": (SUMS_REQUEST, specs(WIDE, replace(TWO[1], hash_dim=97)), None),
     "sums of six specs": (SUMS_REQUEST, specs(*SIX), None),
@@ -352,9 +351,6 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "a model of no fingerprints": (EVALUATION, {"flynn-gram-fingerprints": None}, None),
     "a model of one fingerprint": (EVALUATION, {"flynn-gram-fingerprints": 64 * "0"}, None),
     "a model of other fingerprints": (EVALUATION, {"flynn-gram-fingerprints": " ".join([64 * "0"] * 2)}, None),
-    "a refined model": (
-        EVALUATION, {"flynn-is-refined": True}, [*EVALUATION.arrays()[:-1], *REFINED, EVALUATION.arrays()[-1]],
-    ),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from flwr_flynn import ClassCounts, FlyHash
 from flwr_flynn.privacy import GaussianCounts
 from simulations import __main__ as command
 from simulations.paper import privacy
-from simulations.paper.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER, ROUNDS
+from simulations.paper.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER
 from simulations.paper.privacy_settings import QUICK, DataError, Task, mnist, synthetic
 from simulations.paper.top_t import PaperTopT
 from simulations.study import Cells
@@ -54,7 +54,7 @@ def test_a_quick_run_writes_a_row_for_every_mechanism_epsilon_and_t(finished):
     }
     of = {name: [row for row in rows if row["mechanism"] == name] for name in {row["mechanism"] for row in rows}}
     assert {name: len(found) for name, found in of.items()} == {
-        PAPER: 4 * 4 * 5, BEST: 4 * 4, NONE: 5, GAUSSIAN: 4, LAPLACE: 4, ROUNDS: 4,
+        PAPER: 4 * 4 * 5, BEST: 4 * 4, NONE: 5, GAUSSIAN: 4, LAPLACE: 4,
         GAUSSIAN + OLD_HASH: 4 * 4, LAPLACE + OLD_HASH: 4 * 4,
     }  # fmt: skip
     assert all(0.4 < float(row["mean"]) < 1 and float(row["sd"]) < 0.2 for row in rows)
