@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, locked, and arrays read from files that are not trusted."""
+"""Files: written whole or not at all, and arrays read from files that are not trusted."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import errno
 import math
 import os
 import re
+import secrets
 import stat
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import FlyNNError, Refusal, WriteError
 
-PATIENCE = 600.0  # seconds that a save waits for another one of the same file
+_OLD = 24 * 3600  # seconds after which a partial file is one that a killed process left
 
 
 # -------- writing
@@ -29,34 +29,44 @@ PATIENCE = 600.0  # seconds that a save waits for another one of the same file
 def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[IO[bytes]]:
     """Write a file whole or not at all: after a crash there is the old file or the new one.
 
-    The bytes go to ``.<name>.partial`` beside the file, which replaces it in one step when the block ends. It is locked
-    meanwhile: a second save of the same file waits, and the next save uses a partial file that a killed process left.
-    Without file locks each save has a partial file of its own.
+    The bytes go to a file ``.<name>.partial.<random>`` of the same folder, which replaces the file in one step when the
+    block ends. Saves at the same time do not disturb each other: the last to end stays. A later save removes what a
+    killed process left a day ago.
     """
     try:
         target = os.path.realpath(path)
         mode = _mode_of(target) if mode is None else mode
         folder, name = os.path.split(target)
-        descriptor, partial = _new(os.path.join(folder, f".{name}.partial"), mode)
-        with open(descriptor, "wb") as stream:
-            try:
+        partial = os.path.join(folder, f".{name}.partial.{secrets.token_hex(8)}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(partial, flags, 0o666 if mode is None else mode & 0o777 | 0o600)
+        try:
+            with open(descriptor, "wb") as stream:
                 yield stream
                 stream.flush()
-                _set_mode(descriptor, mode)
+                if mode is not None and os.chmod in os.supports_fd:
+                    with suppress(PermissionError):  # a disk without permissions
+                        os.chmod(descriptor, mode)
                 os.fsync(descriptor)
-                if os.name == "nt":
-                    stream.close()  # Windows renames no open file
-                os.replace(partial, target)
-            except BaseException:
-                with suppress(OSError):
-                    if stream.closed or _is_at(descriptor, partial):  # and not a later one of this name
-                        os.unlink(partial)
-                raise
+            os.replace(partial, target)  # Windows renames no open file
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(partial)
+            raise
         settle(folder)
+        _remove_old(folder, f".{name}.partial")
     except FlyNNError:
         raise
     except OSError as error:
         raise _write_error(path, error) from error
+
+
+def _remove_old(folder: str, start: str) -> None:
+    """Remove files of this beginning that nobody has written to for a day."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(start) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD:
+                os.unlink(entry)
 
 
 def settle(folder: str | os.PathLike[str]) -> None:
@@ -87,107 +97,10 @@ def _mode_of(target: str) -> int | None:
 def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
     name = os.path.basename(os.fspath(path))[:80]
     reason = os.strerror(cause.errno) if cause.errno not in (None, errno.EINVAL) else cause.strerror or str(cause)
-    if isinstance(cause, BlockingIOError):
-        reason = "another process is writing it"
     error = WriteError(name, got=reason, text=f"{name!r} cannot be written ({reason})")
     error.errno = cause.errno
     error.add_note(f"in {os.path.dirname(os.path.abspath(path))}")
     return error
-
-
-def _new(partial: str, mode: int | None) -> tuple[int, str]:
-    """Open an empty file of this name, locked until it is closed; without file locks one of a longer name."""
-    give_up = time.monotonic() + PATIENCE
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    permissions = None if mode is None else mode & 0o777 | 0o600  # its owner can open what a killed save left behind
-    while True:
-        existed = os.path.lexists(partial)
-        descriptor = os.open(partial, flags, 0o666 if permissions is None else permissions)
-        try:
-            _flock(descriptor, give_up - time.monotonic())
-            if _is_at(descriptor, partial):  # else another save has just moved it to its target
-                _set_mode(descriptor, permissions)
-                os.ftruncate(descriptor, 0)
-                return descriptor, partial
-        except _NoLocksError:
-            os.close(descriptor)
-            if not existed:  # else it may be another save's
-                os.unlink(partial)
-            partial = f"{partial}.{uuid4().hex}"
-            return os.open(partial, flags | os.O_EXCL, 0o666 if permissions is None else permissions), partial
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _set_mode(descriptor: int, mode: int | None) -> None:
-    if mode is not None and os.chmod in os.supports_fd:
-        with suppress(PermissionError):  # a disk without permissions
-            os.chmod(descriptor, mode)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """True if the open file is the one of this name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-# -------- locks
-
-
-class _NoLocksError(OSError):
-    """The system or the disk has no file locks."""
-
-
-def lock(path: str | os.PathLike[str], wait: float = math.inf) -> AbstractContextManager[int]:
-    """Hold the lock of a file, which its owner alone can open, for a block; the file stays.
-
-    Raises a `BlockingIOError` if another process or thread holds it for longer than `wait` seconds.
-    """
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    while True:
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            _flock(descriptor, wait)
-            # Else it was removed meanwhile, and the next process locks a new file.
-            if _is_at(descriptor, os.fspath(path)):
-                return _held(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-@contextmanager
-def _held(descriptor: int) -> Iterator[int]:
-    import fcntl
-
-    try:
-        yield descriptor
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a fork may hold the descriptor, too
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, wait: float) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        raise _NoLocksError(errno.ENOSYS, "no file locks on this system") from None
-    give_up = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait == math.inf else fcntl.LOCK_NB))
-            return
-        except BlockingIOError:
-            if time.monotonic() >= give_up:
-                raise
-            time.sleep(0.05)
-        except OSError as error:
-            raise _NoLocksError(error.errno, error.strerror) from None
 
 
 # -------- arrays of files that are not trusted

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn import FlyNNClassifier, HashSpec, _files
-from flwr_flynn._files import lock, npy_header, npz_array, writing
+from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn._files import npy_header, npz_array, writing
 from flwr_flynn.errors import DataError, FlyNNError, PayloadError, WriteError
 from tests.raising import raises
 
@@ -83,7 +84,7 @@ def test_nobody_else_can_read_a_private_file_while_it_is_written(tmp_path: Path)
     path = tmp_path / "model.npz"
     write(path, mode=0o600)
     with writing(path) as stream:
-        assert mode(tmp_path / ".model.npz.partial") == 0o600
+        assert [mode(partial) for partial in tmp_path.glob(".model.npz.partial.*")] == [0o600]
         stream.write(b"x")
 
 
@@ -180,16 +181,20 @@ with _files.writing(sys.argv[1]) as stream:
 """
 
 
-def test_what_a_killed_save_leaves_the_next_one_removes(tmp_path: Path) -> None:
+def test_what_a_killed_save_leaves_one_a_day_later_removes(tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
     write(path, b"old", mode=0o400)
-    for _ in range(3):
+    for number in (1, 2):
         assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == -signal.SIGKILL
         assert path.read_bytes() == b"old"
-        assert names(tmp_path) == [".model.npz.partial", "model.npz"]
+        assert len(names(tmp_path)) == 1 + number
+    old, young = tmp_path.glob(".model.npz.partial.*")
+    for other in (old, tmp_path / ".model.npy.partial.1", tmp_path / "model.npz.partial"):
+        other.touch()
+        os.utime(other, (0, time.time() - 25 * 3600))
     MODEL.save(path)
     assert FlyNNClassifier.load(path).counts_ == MODEL.counts_
-    assert names(tmp_path) == ["model.npz"]
+    assert names(tmp_path) == sorted([".model.npy.partial.1", young.name, "model.npz", "model.npz.partial"])
 
 
 SAVER = """
@@ -228,7 +233,7 @@ def test_processes_that_are_killed_while_others_save_stop_nobody(tmp_path: Path)
     content = path.read_bytes()
     assert content == content[:1] * 20_000
     write(path)
-    assert names(tmp_path) == ["model.npz"]
+    assert {name for name in names(tmp_path) if not name.startswith(".model.npz.partial.")} == {"model.npz"}
 
 
 def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
@@ -252,70 +257,12 @@ def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
     assert FlyNNClassifier.load(path).counts_ == MODEL.counts_
 
 
-def test_a_save_that_never_ends_is_named_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_files, "PATIENCE", 0.1)
+def test_a_save_waits_for_no_other_and_the_last_to_end_stays(tmp_path: Path) -> None:
     with writing(tmp_path / "a") as stream:
-        with raises(WriteError, field="a", errno=errno.EAGAIN):
-            write(tmp_path / "a")
+        write(tmp_path / "a", b"second")
         stream.write(b"first")
     assert (tmp_path / "a").read_bytes() == b"first"
     assert names(tmp_path) == ["a"]
-
-
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_bytes(b"precious")
-    (tmp_path / ".a.partial").symlink_to("precious")
-    with pytest.raises(WriteError):
-        write(tmp_path / "a")
-    assert (tmp_path / "precious").read_bytes() == b"precious"
-
-
-def test_files_are_saved_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", none)
-    write(tmp_path / "a", b"1")
-    (tmp_path / ".b.partial").touch()
-    write(tmp_path / "b", b"2")
-    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"1", b"2")
-    assert names(tmp_path) == [".b.partial", "a", "b"]
-
-
-# -------- locks
-
-
-def test_a_lock_has_one_holder(tmp_path: Path) -> None:
-    with lock(tmp_path / "l"):
-        with pytest.raises(BlockingIOError):
-            lock(tmp_path / "l", wait=0)
-        with pytest.raises(BlockingIOError):
-            lock(tmp_path / "l", wait=0.1)
-    with lock(tmp_path / "l", wait=0):
-        pass
-    assert mode(tmp_path / "l") == 0o600
-
-
-def test_a_lock_is_waited_for_and_freed_by_an_error(tmp_path: Path) -> None:
-    order = []
-
-    def second() -> None:
-        with lock(tmp_path / "l"):
-            order.append("second")
-
-    thread = threading.Thread(target=second)
-
-    def first() -> None:
-        with lock(tmp_path / "l"):
-            thread.start()
-            thread.join(0.2)
-            order.append("first")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        first()
-    thread.join(10)
-    assert order == ["first", "second"]
 
 
 # -------- arrays

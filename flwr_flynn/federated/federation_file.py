@@ -20,7 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flwr_flynn import _files
+from filelock import FileLock, Timeout
+
 from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.roster import Member
@@ -202,8 +203,9 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other runs off a federation's file for the block; a lock file beside it stays."""
     file = Path(path)
     try:
-        held = _files.lock(file.with_name(f".{file.name}.lock"), wait=0)
-    except BlockingIOError:
+        file.parent.stat()  # the lock would make a folder
+        held = FileLock(file.with_name(f".{file.name}.lock"), mode=0o600).acquire(timeout=0)
+    except Timeout:
         name = file.name[:80]
         raise ConfigError("federation", got=name, text=f"federation: another run has {name!r}") from None
     except OSError as error:

@@ -8,6 +8,7 @@ one of them is an older copy. Beside them lie a lock, and a secret of the party.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import json
@@ -24,8 +25,9 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
-from flwr_flynn._files import lock, settle, writing
+from flwr_flynn._files import settle, writing
 from flwr_flynn.errors import PrivacyError, WriteError
 from flwr_flynn.privacy.release_policy import COMPOSITIONS, Account, Cost
 
@@ -145,7 +147,7 @@ def digest_of(value: Any) -> str:
 
 
 LEDGER = "ledger.json"
-OWN = re.compile(r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]{32})?")
+OWN = re.compile(r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]+)?")
 
 
 class LedgerFolder:
@@ -196,7 +198,8 @@ class LedgerFolder:
             file.unlink()
         if self.path.exists():
             self.path.rmdir()
-        self._marker.with_name(f".{self._marker.name}.partial").unlink(missing_ok=True)
+        for partial in self._marker.parent.glob(f".{glob.escape(self._marker.name)}.partial*"):
+            partial.unlink()
         self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
 
     def _own_files(self) -> list[Path]:
@@ -218,10 +221,11 @@ class LedgerFolder:
         """Let one process at a time go on."""
         try:
             _make_folders(self.path.parent)
-            held = lock(self._lock)
+            held = FileLock(self._lock, mode=0o600).acquire()
+            self._held = os.lstat(self._lock)
         except OSError as error:
             raise self._trouble("not opened", f": cannot be opened ({error.strerror})") from None
-        with held as self._held:
+        with held:
             yield
 
     @contextmanager
@@ -266,7 +270,7 @@ class LedgerFolder:
     def _write(self, ledger: LedgerFile) -> None:
         """Write the ledger, and then its marker, which may be a step behind where a process dies in between."""
         with self._writing():
-            if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
+            if not os.path.samestat(self._held, os.lstat(self._lock)):  # another may write meanwhile
                 raise self._trouble("lock", ": its lock was replaced meanwhile")
             write(self.path / LEDGER, ledger.to_bytes())
             write(self._marker, ledger.marker())
