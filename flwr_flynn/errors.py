@@ -12,10 +12,9 @@ An error about one value has the facts as attributes, and its message follows fr
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
-
-from flwr_flynn._text import clean
 
 _LONGEST = 200  # characters of a value in a message
 _MOST = 10_000  # of a message
@@ -141,3 +140,24 @@ def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusa
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     error.add_note(f"in this file: {', '.join(repr(str(name)[:60]) for name in names[:most])}{rest}")
     return error
+
+
+def clean(text: object, longest: int, ends: bool = False) -> str:
+    """A text from outside as one short line that can be printed: no control or direction characters.
+
+    `ends`: of a longer text the beginning and the end, where a traceback has its cause.
+
+    >>> clean("Basel\\n[ERROR] \\u202eall is lost", longest=20)
+    'Basel [ERROR] all i…'
+    >>> clean("Traceback of an error:\\n  in line 7\\nValueError", longest=20, ends=True)
+    'Tra … e 7 ValueError'
+    """
+    if not isinstance(text, str):
+        return ""
+    # Unicode's categories C (control, format, surrogates, unassigned) and Z (separators); cut first, it may be huge.
+    shown = (" " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c for c in text[: 4 * longest])
+    line = " ".join("".join(c for c in shown if unicodedata.category(c)[0] != "C").split())
+    if len(line) <= longest:
+        return line
+    tail = clean(text[-4 * longest :], 4 * longest)[-2 * longest // 3 :] if ends else ""
+    return f"{line[: longest - len(tail) - 3]} … {tail}" if tail else line[: longest - 1] + "…"

@@ -21,6 +21,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.own_file import coded_labels
 from flwr_flynn.errors import DataError
 from simulations.results import Array
 
@@ -86,6 +87,8 @@ def load(source: str | Path) -> tuple[Array, Array, int]:
     DataError
         The source is no classification problem, or cannot be reached.
     """
+    if str(source).startswith("openml:"):
+        return _openml(str(source))
     data = load_dataset(str(source))
     if not isinstance(data.X, np.ndarray):
         raise DataError(data.name, "a table of numbers without gaps", "texts or gaps")
@@ -101,6 +104,25 @@ def load(source: str | Path) -> tuple[Array, Array, int]:
             expected = "X_test and y_test with the features and classes of X and y"
             raise DataError(Path(source).name, expected, "others") from None
     return X, np.array(y), len(y_test)
+
+
+def _openml(source: str) -> tuple[Array, Array, int]:
+    """A data set of openml.org, from there or as a run with a network left it."""
+    try:
+        number = int(source.removeprefix("openml:"))
+        found = datasets.fetch_openml(data_id=number, as_frame=False, parser="liac-arff", n_retries=1, delay=1.0)
+        X = found.data.toarray() if hasattr(found.data, "toarray") else found.data.astype(np.float64)
+        _, y = coded_labels(found.target, source)
+    except OSError as error:  # URLError and every other failure of the network
+        expected = f"openml.org within reach, or what a run with a network left in {datasets.get_data_home()}"
+        raise DataError(source, expected, type(error).__name__) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            source, "a classification that scikit-learn reads", f"{type(error).__name__}: {error}"
+        ) from None
+    if not np.isfinite(X).all():
+        raise DataError(source, "a table of numbers without gaps", "gaps")
+    return X, y, 0
 
 
 def real(n: int, d: int, seed: int) -> tuple[Array, Array]:

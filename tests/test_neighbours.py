@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
-from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.own_file import private_file
-from flwr_flynn.app.data.source import Reading
+from flwr_flynn.app.data.source import HeldOut, Reading
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated import private_rows, sample_access
 from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time

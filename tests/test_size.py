@@ -10,16 +10,16 @@ from collections import Counter
 from tests.code import PACKAGE, code_lines, modules
 
 SIZES = {
-    "top level": 433,
-    "tables": 1118,
-    "hashing": 1134,
+    "top level": 282,
+    "tables": 1115,
+    "hashing": 1133,
     "model": 2225,
-    "privacy": 854,
-    "federated": 3313,
-    "flower": 820,
-    "app": 3217,
-    "all": 13113,
-    "simulations": 3946,
+    "privacy": 855,
+    "federated": 3314,
+    "flower": 816,
+    "app": 3260,
+    "all": 13000,
+    "simulations": 3964,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

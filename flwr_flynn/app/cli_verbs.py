@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._files import writing
-from flwr_flynn._text import cell
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
 from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.samples import codebook

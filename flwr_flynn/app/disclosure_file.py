@@ -17,8 +17,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn._files import settle, writing
-from flwr_flynn._markup import count, in_bytes, joined, shortened, table, tag
-from flwr_flynn.app.report.pictures import whole_page
+from flwr_flynn.app.report.markup import count, in_bytes, joined, shortened, table, tag, whole_page
 from flwr_flynn.federated import plan as plan  # makes the requests of its phases known
 from flwr_flynn.federated import request
 from flwr_flynn.federated.permissions import Disclosure

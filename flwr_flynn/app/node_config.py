@@ -101,11 +101,6 @@ class NodeConfig(Settings):
         if self.max_epsilon:
             self.policy()
 
-    @property
-    def memory_bytes(self) -> int:
-        """`memory_limit` in bytes."""
-        return int(self.memory_limit * 2**30)
-
     def dialect(self) -> Dialect:
         """Dialect of the CSV file, as far as the settings give it."""
         separator = SEPARATOR_NAMES.get(self.separator, "")

@@ -48,7 +48,7 @@ _scored = partial(setting, fixed_by_federation=("evaluate",))
 class DataSettings(Settings):
     """The data set of a simulation, and its test samples; a deployed party has its own data in its node config."""
 
-    dataset: str = _simulated("digits", "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file")
+    dataset: str = _simulated("digits", "`digits`, or the path of a `.csv`, `.parquet` or `.npz` file")
     label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     test_fraction: float = _simulated(0.2, "share of samples held out for the evaluation", low=0, below=1)
     split_seed: int = _simulated(0, "seed of the held-out rule and of the partitioner", low=0, high=_MAX_SEED)

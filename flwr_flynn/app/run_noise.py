@@ -54,9 +54,8 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
 class SharedNoise:
     """Parties of a secure sum, and those of them whose shares of the noise are the noise of one.
 
-    >>> shared = SharedNoise(10, 8)
-    >>> shared.n_needed, round(shared.surplus, 2)
-    (8, 1.12)
+    >>> SharedNoise(10, 8).n_needed
+    8
     """
 
     n_parties: int
@@ -73,20 +72,13 @@ class SharedNoise:
         """Parties that must stay for a sum to be opened: as many in every sum of a run, however many are asked."""
         return max(LEAST_PARTIES, self.n_honest, round(LEAST_THRESHOLD * self.n_parties))
 
-    @property
-    def surplus(self) -> float:
-        """Standard deviation of the noise if all parties stay, as a multiple of what the guarantee needs."""
-        return math.sqrt(self.n_parties / self.n_honest)
-
     def __str__(self) -> str:
         n, honest, needed = self.n_parties, self.n_honest, self.n_needed
         spare = f"; of those that stay, {needed - honest} may then disclose their share" if needed > honest else ""
         return (
             f"One noise is shared. Epsilon holds while at least {honest} of {n} parties follow the protocol, keep "
             "their share of the noise to themselves and stay to the end, and the server follows it, too. "
-            f"Up to {n - needed} may drop out{spare}; if more do, no sum is opened, and ledgers may be charged. "
-            f"If nobody does, the noise is {self.surplus:.2f} times what is needed; with noise of each party's own it "
-            f"would be {math.sqrt(n):.2f} times."
+            f"Up to {n - needed} may drop out{spare}; if more do, no sum is opened, and ledgers may be charged."
         )
 
 

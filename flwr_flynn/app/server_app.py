@@ -117,8 +117,6 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
 def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[WriteError], facts: Any) -> None:
     """Write `metrics.json` and its page, print the table, and raise an error if results are unwritten or unequal."""
     made = metrics_json.compiled(plan, after) | facts
-    for name, text in ((made["schema"] or {}).get("coinciding") or {}).items():
-        log(logging.WARNING, "FlyNN: the gaps of column %r tell the site, and so its classes: %s", name, text)
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
         print(text, flush=True)  # so that it is in the log

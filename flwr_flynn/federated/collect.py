@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from flwr_flynn._text import clean
-from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
+from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.permissions import Arrivals
 from flwr_flynn.federated.protocol import REFUSED, SECONDS, Reply

@@ -25,8 +25,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from flwr_flynn._text import clean
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.permissions import Disclosure, SentArray, n_bytes
 from flwr_flynn.federated.permissions import PartyOptions as PartyOptions

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
-from flwr_flynn.errors import AggregationError
+from flwr_flynn.errors import AggregationError, clean
 from flwr_flynn.federated.protocol import MEMBER, PARTY, Reply
 
 NO_REPLY = "no reply"

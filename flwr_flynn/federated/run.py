@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr_flynn import __version__
-from flwr_flynn._text import clean
-from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.errors import AggregationError, ConfigError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect, first_of_each
 from flwr_flynn.federated.federation_file import Federation

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def checked_names(names: Any, n_features: int) -> Features:
     if isinstance(names, Schema):
         if names.width != n_features:
             raise ConfigError("feature_names", f"a schema of {n_features} numbers a row (n_features)", names.width)
-        return names.without_labels()
+        return replace(names, label="", classes=())
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise ConfigError("feature_names", f"{n_features} strings", type(names).__name__)
     # str() makes Python's strings of NumPy's.

@@ -138,13 +138,9 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
         return f"{members}decay {found.scorings[0].decay:.4g} ({compared}, {answers})"
     if isinstance(found, Evaluation) and found.figures is not None:
         figures: dict[str, Any] = found.figures
-        worst, text = figures["worst_party"], ""
+        worst = figures["worst_party"]
         shown = f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples"
         if worst is None:
             return f"{shown} ({answers})"
-        if prior := figures.get("class_prior"):
-            text = f"; with class prior {prior['accuracy']:.4f}, worst {prior['worst_party']['accuracy']:.4f}"
-        return (
-            f"{shown} of {len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
-        )
+        return f"{shown} of {len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst"
     return answers

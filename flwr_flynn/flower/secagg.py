@@ -36,8 +36,7 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
-from flwr_flynn._text import clean
-from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
+from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import NO_REPLY

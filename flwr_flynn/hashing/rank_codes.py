@@ -81,7 +81,9 @@ class RankCodes:
         table = _table(n_edges, n_codes, coding)
         middle = np.zeros((d, n_codes), np.int64)
         if centred:
-            middle = table[_ranks_of_edges(self._edges)].sum(axis=1)
+            low, high = self._edges[:, None, :], self._edges[:, :, None]
+            ranks = (low < high).sum(axis=2) + (low <= high).sum(axis=2)  # of each edge among those of its column
+            middle = table[ranks].sum(axis=1)
             table *= n_edges
         self._codes = (table - middle[:, None, :]).astype(np.int16)  # (d, 2 K + 1, n_codes)
         self.n_inputs = d * n_codes
@@ -107,12 +109,6 @@ def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
     distance = (u * gaps - b) / _WIDTH
     shape = np.maximum(1 - distance * distance, 0)
     return np.asarray(np.rint(_HEIGHT * shape * shape), np.int64)
-
-
-def _ranks_of_edges(edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rank of each edge among the edges of its column, (d, K)."""
-    low, high = edges[:, None, :], edges[:, :, None]
-    return np.asarray((low < high).sum(axis=2) + (low <= high).sum(axis=2), np.int64)
 
 
 @njit(nogil=True, cache=True)

@@ -29,8 +29,8 @@ from flwr_flynn.privacy.noise_mechanisms import (
     LaplaceCounts,
     TopTLaplace,
     mechanism_from_dict,
+    suggest_spec,
 )
-from flwr_flynn.privacy.private_sizes import suggest_spec
 
 __all__ = [
     "MECHANISMS",

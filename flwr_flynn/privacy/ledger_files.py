@@ -240,7 +240,8 @@ class LedgerFolder:
         except FileNotFoundError:
             raise self._trouble("lost", " is lost; nothing is released until it is reset") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise self._altered() from None
+            what = " was rolled back or altered; nothing is released until it is reset"
+            raise self._trouble("altered", what) from None
         if died:
             with self._writing():
                 write(self._marker, ledger.marker())
@@ -309,9 +310,6 @@ class LedgerFolder:
         except OSError as error:
             reason = error.got if isinstance(error, WriteError) else error.strerror
             raise self._trouble(f"not {what}", f": cannot be {what} ({reason})") from None
-
-    def _altered(self) -> PrivacyError:
-        return self._trouble("altered", " was rolled back or altered; nothing is released until it is reset")
 
     def _lost(self) -> PrivacyError:
         return self._trouble("release", ": the stored release for this request is lost or altered")

@@ -12,7 +12,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -231,10 +231,6 @@ class Schema:
         for entry in entries:
             _check_keys("column", entry, known, {"name", "kind"})
         return cls(**{**values, "columns": [Column(**entry) for entry in entries]})
-
-    def without_labels(self) -> Schema:
-        """The schema of the columns alone, as it is sent and kept."""
-        return replace(self, label="", classes=())
 
 
 def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tuple[Array, Array | None]:

@@ -54,9 +54,6 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     assert selection[-1].endswith("4 of 4 parties); next: evaluation")
     accuracy = steps.run.state.results["evaluation"].figures["accuracy"]
     assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 test samples of 4 parties")
-    own = steps.run.state.results["evaluation"].figures["class_prior"]
-    found = f"with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
-    assert found in evaluation[-1]
 
 
 def test_missing_and_repeating_parties_are_told() -> None:

@@ -23,12 +23,9 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
 from flwr_flynn.app.data.source import ENDINGS, Array, Reading, ending
-from flwr_flynn.app.data.table_file import TableFile
-from flwr_flynn.app.data.typed_files import ArrayColumns
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.tables.table import Table
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -132,17 +129,10 @@ class Dataset:
         return Samples(self.X[train], labels[train], self.X[held], labels[held])
 
 
-def _checked(file: TableFile) -> Dataset:
-    """A file in memory as a data set with coded classes; a faulty row refuses the file."""
-    X, y, groups, _ = file.whole()
-    classes, codes = coded_labels(y, file.name)
-    return Dataset(X, codes, classes, file.name, file.names or None, groups)
-
-
 def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
     """Load a data set by name, or from a file."""
-    if label and (source == "digits" or source.startswith("openml:")):
-        raise ConfigError("label", f"none with {source[:80]}", label[:80])
+    if label and source == "digits":
+        raise ConfigError("label", "none with digits", label[:80])
     if source == "digits":
         from sklearn.datasets import load_digits
 
@@ -150,32 +140,13 @@ def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
         # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
         X = bunch.data.astype(np.uint8)
         return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
-    if source.startswith("openml:"):
-        return _openml(source)
     if ending(Path(source)) not in ENDINGS:
-        expected = f"digits, openml:ID or the path of a file that ends in {', '.join(ENDINGS)}"
+        expected = f"digits, or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    return _checked(opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group)))
-
-
-def _openml(source: str) -> Dataset:
-    from sklearn.datasets import fetch_openml, get_data_home
-
-    number = source.removeprefix("openml:")
-    if not (number.isascii() and number.isdigit()):
-        raise ConfigError("dataset", "openml: and the number of a data set", repr(source[:200]))
-    try:
-        bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=1.0)
-    except OSError as error:  # URLError and every other failure of the network
-        expected = f"openml.org within reach, or a data set that a run with a network left in {get_data_home()}"
-        raise DataError(source, expected, type(error).__name__) from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise DataError(source, "a data set that scikit-learn reads", f"{type(error).__name__}: {error}") from None
-    if bunch.target is None:
-        raise DataError(source, "a target column", "none")
-    X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
-    columns, names = Table.of(X).columns if X.dtype.kind == "O" else [*X.T], tuple(map(str, bunch.feature_names))
-    return _checked(TableFile(ArrayColumns(source, columns, bunch.target, None, names or None), Reading()))
+    file = opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group))
+    X, y, groups, _ = file.whole()  # a faulty row refuses the file
+    classes, codes = coded_labels(y, file.name)
+    return Dataset(X, codes, classes, file.name, file.names or None, groups)
 
 
 @lru_cache(maxsize=2)
@@ -205,8 +176,7 @@ def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:
 
 def n_training(config: RunConfig) -> int:
     """Number of samples of a simulation's data set that are not held out."""
-    n = len(simulated_dataset(config).y)
-    return n - int(held_out(n, config.test_fraction, config.split_seed).sum())
+    return int((~held_out(len(simulated_dataset(config).y), config.test_fraction, config.split_seed)).sum())
 
 
 def pooled_training(config: RunConfig, n_parties: int, among: Collection[int] | None = None) -> tuple[Any, IndexArray]:

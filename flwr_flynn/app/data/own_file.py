@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,18 +10,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
-from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
     MOST_ROWS,
     Dialect,
+    HeldOut,
     Reading,
     Source,
     Wanted,
@@ -231,15 +232,15 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
     which are gone with the share or with the process.
     """
-    file, most = opened_own(node, (), schema), min(LARGE, node.memory_bytes // 4)
+    file, most = opened_own(node, (), schema), min(LARGE, int(node.memory_limit * 2**28))
     file.check()
     in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
     labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
     remarks: set[str] | None = None  # that hold for all rows
     with ExitStack() as stack:
         try:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(0 if in_memory else 2)]
-            parts = [[np.empty((0, schema.width))] for _ in range(2)]
+            make = io.BytesIO if in_memory else tempfile.TemporaryFile
+            files: list[Any] = [stack.enter_context(make()) for _ in range(2)]
             for table, some, is_test in file.tables():
                 is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
                 for rows in batches(len(table), step):
@@ -247,13 +248,10 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
                     found = {*schema.remarks(table[rows], numbers)}
                     remarks = found if remarks is None else remarks & found
                     for side, chosen in enumerate((~is_test[rows], is_test[rows])):
-                        if files:
-                            files[side].write(numbers[chosen].data)
-                        else:
-                            parts[side].append(numbers[chosen])
+                        files[side].write(numbers[chosen].data)
                 labels += [] if some is None else [some]
                 tests.append(is_test)
-            X, X_test = [_mapped(file, schema.width) for file in files] or map(np.concatenate, parts)
+            X, X_test = (_mapped(each, schema.width) for each in files)
         except OSError as error:
             expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
             raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
@@ -264,8 +262,10 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     return Samples(X, names[~test], X_test, names[test])
 
 
-def _mapped(file: IO[bytes], width: int) -> npt.NDArray[Any]:
+def _mapped(file: Any, width: int) -> npt.NDArray[Any]:
     """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
+    if isinstance(file, io.BytesIO):
+        return np.frombuffer(bytearray(file.getbuffer())).reshape(-1, width)
     file.flush()
     return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
 

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._text import clean
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.source import MOST_ROWS, Array, Features, Part, Reading, Source, keys_of, mapped, unlabelled
-from flwr_flynn.errors import DataError, with_names, with_rows
+from flwr_flynn.errors import DataError, clean, with_names, with_rows
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first, of_gaps
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name

@@ -7,9 +7,20 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flwr_flynn._markup import NONE, Markup, bars, count, figure
-from flwr_flynn._text import cell
-from flwr_flynn.app.report.pictures import Interval, curve, gallery, reliability, shades, with_interval
+from flwr_flynn.app.report.markup import (
+    NONE,
+    Interval,
+    Markup,
+    bars,
+    cell,
+    count,
+    curve,
+    figure,
+    gallery,
+    reliability,
+    shades,
+    with_interval,
+)
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,

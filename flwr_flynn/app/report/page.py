@@ -9,9 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn._markup import Markup, count, shortened, tag
 from flwr_flynn.app.report.accuracy_sections import accuracy, confusion, curves, scores, subgroups
-from flwr_flynn.app.report.pictures import html_page
+from flwr_flynn.app.report.markup import Markup, count, html_page, shortened, tag
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
     Report,

@@ -11,9 +11,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flwr_flynn._markup import NONE, Markup, figure, in_bytes, table, tag
 from flwr_flynn.app.disclosure_file import KINDS
-from flwr_flynn.app.report.pictures import shades
+from flwr_flynn.app.report.markup import NONE, Markup, figure, in_bytes, shades, table, tag
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.tables import table as tables

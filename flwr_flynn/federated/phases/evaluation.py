@@ -23,8 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_flynn._text import clean
-from flwr_flynn.errors import DataError, PayloadError
+from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed

@@ -444,22 +444,6 @@ def test_sources_that_are_not_there() -> None:
             datasets.load_dataset(source)
 
 
-@pytest.mark.filterwarnings("ignore:A network error:UserWarning", "ignore:Invalid cache:RuntimeWarning")
-def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from urllib.error import URLError
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise URLError("no network")
-
-    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    monkeypatch.setattr("sklearn.datasets._openml.time.sleep", lambda _: None)  # between its three attempts
-    monkeypatch.setattr("sklearn.datasets._openml.urlopen", refuse)  # the network, so that our arguments are checked
-    with raises(DataError, field="openml:61", got="URLError") as caught:
-        datasets.load_dataset("openml:61")
-    assert len(str(caught.value).splitlines()) == 1
-    assert str(tmp_path) in str(caught.value)  # where a data set that was fetched before would be
-
-
 def test_a_party_does_not_tell_where_its_file_should_be(tmp_path: Path) -> None:
     with raises(ConfigError, field="node-config data-path", got="no such file") as caught:
         own_file.own_share(NodeConfig(data_path=str(tmp_path / "gone.csv")))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn.app.data import own_file
-from flwr_flynn.app.data.held_out import HeldOut, row_keys
+from flwr_flynn.app.data.source import HeldOut, row_keys
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.samples import Samples

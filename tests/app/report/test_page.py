@@ -16,8 +16,8 @@ from flwr.common.config import parse_config_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn._markup import NONE, figure, tag
 from flwr_flynn.app.report.accuracy_sections import as_csv
+from flwr_flynn.app.report.markup import NONE, figure, tag
 from flwr_flynn.app.report.page import SECTIONS, page
 from tests.app.report.example import metrics
 from tests.app.test_metrics_json import REPORT

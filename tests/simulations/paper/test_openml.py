@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.error
+
 import numpy as np
 import pytest
 import sklearn.datasets
@@ -122,3 +124,17 @@ def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["openml", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
     assert f"argument --data: expected a folder, got {tmp_path / 'none'}" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:A network error:UserWarning", "ignore:Invalid cache:RuntimeWarning")
+def test_openml_offline_says_what_is_missing(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+    monkeypatch.setattr("sklearn.datasets._openml.time.sleep", lambda _: None)  # between its three attempts
+    monkeypatch.setattr("sklearn.datasets._openml.urlopen", refuse)  # the network, so that our arguments are checked
+    with raises(DataError, field="openml:61", got="URLError") as caught:
+        load("openml:61")
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(tmp_path) in str(caught.value)  # where a data set that was fetched before would be
