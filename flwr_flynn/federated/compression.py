@@ -1,7 +1,17 @@
 """A matrix of counts in few bytes: the gaps between entries that are not zero, and the entries, each deflated.
 
-A party's counts are mostly zeros, and the rest mostly small. The bytes are those of "Packed counts" in
-``docs/reference/wire_format.md``. What zlib writes may depend on its version; what is unpacked does not.
+A party's counts are mostly zeros, and the rest mostly small. The bytes of packed counts, an (L, m) matrix:
+
+- 1 byte each: version, 1; bytes of a gap (1, 2 or 4), or 0: no gaps, every entry follows; bytes of an entry (1, 2, 4
+  or 8)
+- 4 bytes each: L, m, number of entries that follow, CRC-32 of all other bytes
+- gaps: zeros before each entry that is not zero, row by row
+- these entries, each less 1; or all entries, as they are
+
+Numbers are little-endian, and written as byte planes, that of the lowest bytes first, each a raw deflate stream
+(RFC 1951). In signed counts 0, -1, 1, -2, 2 and so on travel as 0, 1, 2, 3, 4. Packed numbers are their number (8
+bytes), the bytes of each (1 byte), and byte planes. What zlib writes may depend on its version; what is unpacked does
+not.
 """
 
 from __future__ import annotations

@@ -1,11 +1,17 @@
 """Phase "columns": exact histograms of the columns, from which the server derives the specs.
 
 They tell five digits of every value. With `min_examples` above 1 a party tells some order statistics of each class
-alone, whatever a request says, see `ColumnHistograms.from_data`.
+alone, whatever a request says, see `ColumnHistograms.from_data`. The key of a value has 32 bits: sign, exponent and the
+first 20 bits of a float64, turned so that keys rise with the values. A gap has the key of NaN, above all numbers. For
+each filled cell, in order of class, column and key, a party sends the number of cells since the one before, and its
+count less 1.
 
 In a secure run "bins 1" to "bins 5", and then the samples of each class, take its place. Vectors of a secure sum have a
 length that everybody knows. So of the histograms, of millions of bins, parties tell only what specs follow from: some
-quantiles, found by splitting bins again and again, and the samples of each class between these.
+quantiles, found by splitting bins again and again, and the samples of each class between these. Requests "bins" have
+the keys of "columns", "flynn-bound", "flynn-by-class" and, as packed numbers, the distance of each cut but the first
+from the one before, less 1. A cut is column * 2**32 + key. The answer is the number of samples from each cut to the
+next, (1, cuts) or by class (L, cuts).
 """
 
 from __future__ import annotations
