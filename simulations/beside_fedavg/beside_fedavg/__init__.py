@@ -1,1 +1,1 @@
-"""An app that trained a linear model by FedAvg, and now trains by FlyNN, too."""
+"""An app in which banks trained a network to find fraud by FedAvg, and now train by FlyNN, too."""

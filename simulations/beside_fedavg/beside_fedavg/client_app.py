@@ -1,11 +1,12 @@
-"""The party: FedAvg's two functions as they were, and FlyNN's two under a name of their own."""
+"""The bank: FedAvg's two functions as they were, and FlyNN's two under a name of their own."""
 
 from __future__ import annotations
 
+import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from beside_fedavg.task import accuracy, load_data, trained
+from beside_fedavg.task import auroc, load_data, network, weights_of
 from flwr_flynn import FlyNNClient, message
 
 app = ClientApp()
@@ -15,17 +16,17 @@ app = ClientApp()
 def train(msg: Message, context: Context) -> Message:
     """A round of FedAvg."""
     X, y, _, _ = load_data(context)
-    weights = trained(msg.content["arrays"].to_numpy_ndarrays(), X, y)
+    found = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(np.log1p(X), y)
     metrics = MetricRecord({"num-examples": len(y)})
-    return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=msg)
+    return Message(RecordDict({"arrays": ArrayRecord(weights_of(found)), "metrics": metrics}), reply_to=msg)
 
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
-    """FedAvg's model on the samples held out."""
+    """FedAvg's model on the payments held out."""
     _, _, X_test, y_test = load_data(context)
-    right = accuracy(msg.content["arrays"].to_numpy_ndarrays(), X_test, y_test)
-    metrics = MetricRecord({"num-examples": len(y_test), "accuracy": right})
+    found = auroc(network(msg.content["arrays"].to_numpy_ndarrays()), X_test, y_test)
+    metrics = MetricRecord({"num-examples": len(y_test), "auroc": found})
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 
 
@@ -33,9 +34,9 @@ def evaluate(msg: Message, context: Context) -> Message:
 
 
 def party(context: Context) -> FlyNNClient:
-    """The same data."""
+    """The same data, as they are."""
     X, y, X_test, y_test = load_data(context)
-    return FlyNNClient(X, y, X_test=X_test, y_test=y_test, name=f"party-{context.node_config['partition-id']}")
+    return FlyNNClient(X, y, X_test=X_test, y_test=y_test, name=f"bank-{context.node_config['partition-id']}")
 
 
 @app.train("flynn")
@@ -46,5 +47,5 @@ def flynn_train(msg: Message, context: Context) -> Message:
 
 @app.evaluate("flynn")
 def flynn_evaluate(msg: Message, context: Context) -> Message:
-    """FlyNN's model on the samples held out."""
+    """FlyNN's model on the payments held out."""
     return message.evaluate(msg, party(context))

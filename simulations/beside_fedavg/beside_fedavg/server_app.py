@@ -1,4 +1,4 @@
-"""The server: FedAvg as it was, then FlyNN with the same parties."""
+"""The server: FedAvg as it was, then FlyNN with the same banks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from beside_fedavg.task import initial_weights
-from flwr_flynn import HashSpec, message
+from beside_fedavg.task import COLUMNS, network, weights_of
+from flwr_flynn import HashPlan, message
 
 app = ServerApp()
 
@@ -16,20 +16,19 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run both."""
     config = context.run_config
-    fedavg = FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
-    result = fedavg.start(grid, ArrayRecord(initial_weights()), num_rounds=int(config["num-server-rounds"]))
-    last = result.evaluate_metrics_clientapp[int(config["num-server-rounds"])]
+    rounds, fedavg = int(config["num-server-rounds"]), FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
+    result = fedavg.start(grid, ArrayRecord(weights_of(network())), num_rounds=rounds)
+    of_fedavg = result.evaluate_metrics_clientapp[rounds]["auroc"]
 
     # ---- what FlyNN adds
-    n_parties = len(list(grid.get_node_ids()))
+    n_banks = len(list(grid.get_node_ids()))
+    plan = HashPlan(n_features=len(COLUMNS), n_classes=2, scaling="auto", seed=7)
     flynn = message.FlyNNStrategy(
-        spec=HashSpec.suggest(n_features=64, n_classes=10, seed=7),
-        classes=list(range(10)),
-        min_available_nodes=n_parties,
-        min_parties=n_parties,
-        action="flynn",
+        spec=plan, classes=[0, 1], min_available_nodes=n_banks, min_parties=n_banks, action="flynn"
     )
     flynn.start(grid)
     flynn.model.save(str(config["output"]))
     assert flynn.evaluation is not None
-    print(f"FedAvg {last['accuracy']:.4f}, FlyNN {flynn.evaluation['accuracy']:.4f} on held-out points", flush=True)
+    banks = [each["auroc"][0] for each in flynn.evaluation["figures"]["parties"]]
+    of_flynn = f"{sum(banks) / len(banks):.4f} after {flynn.num_rounds}"
+    print(f"AUROC, mean of the banks: FedAvg {of_fedavg:.4f} after {rounds} rounds, FlyNN {of_flynn}", flush=True)
