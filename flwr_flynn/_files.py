@@ -38,34 +38,34 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
         mode = _mode_of(target) if mode is None else mode
         folder, name = os.path.split(target)
         partial = os.path.join(folder, f".{name}.partial.{secrets.token_hex(8)}")
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(partial, flags, 0o666 if mode is None else mode & 0o777 | 0o600)
+        permissions = 0o666 if mode is None else mode & 0o777 | 0o600
         try:
-            with open(descriptor, "wb") as stream:
+            with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, permissions)) as stream:
                 yield stream
                 stream.flush()
                 if mode is not None and os.chmod in os.supports_fd:
                     with suppress(PermissionError):  # a disk without permissions
-                        os.chmod(descriptor, mode)
-                os.fsync(descriptor)
+                        os.chmod(stream.fileno(), mode)
+                os.fsync(stream.fileno())
             os.replace(partial, target)  # Windows renames no open file
         except BaseException:
             with suppress(OSError):
                 os.unlink(partial)
             raise
         settle(folder)
-        _remove_old(folder, f".{name}.partial")
+        _remove_old(folder, name)
     except FlyNNError:
         raise
     except OSError as error:
         raise _write_error(path, error) from error
 
 
-def _remove_old(folder: str, start: str) -> None:
-    """Remove files of this beginning that nobody has written to for a day."""
+def _remove_old(folder: str, name: str) -> None:
+    """Remove the partial files of a name that nobody has written to for a day."""
+    partial = re.compile(rf"\.{re.escape(name)}\.partial(\.[0-9a-f]+)?")
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(start) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD:
+            if partial.fullmatch(entry.name) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD:
                 os.unlink(entry)
 
 
