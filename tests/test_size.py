@@ -19,7 +19,7 @@ SIZES = {
     "flower": 816,
     "app": 3260,
     "all": 13000,
-    "simulations": 3968,
+    "simulations": 3970,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

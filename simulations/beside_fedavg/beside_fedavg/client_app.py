@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from beside_fedavg.task import auroc, load_data, network, weights_of
+from beside_fedavg.task import auroc, load_data, network, scaled, weights_of
 from flwr_flynn import FlyNNClient, message
 
 app = ClientApp()
@@ -16,7 +15,7 @@ app = ClientApp()
 def train(msg: Message, context: Context) -> Message:
     """A round of FedAvg."""
     X, y, _, _ = load_data(context)
-    found = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(np.log1p(X), y)
+    found = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(scaled(X), y)
     metrics = MetricRecord({"num-examples": len(y)})
     return Message(RecordDict({"arrays": ArrayRecord(weights_of(found)), "metrics": metrics}), reply_to=msg)
 
