@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from flwr_flynn._markup import NONE, figure, tag
 from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.page import SECTIONS, page
-from tests.app.report.example import metrics
-from tests.app.test_metrics_json import REPORT
+from tests.app.report.example import REPORT, metrics
 
 LOADING = {"src", "srcset", "data", "poster", "action", "formaction", "background", "cite", "ping"}
 HOSTILE = (
