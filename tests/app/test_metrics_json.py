@@ -17,18 +17,13 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.hashing.spec import HashSpec
 from tests.app.report.example import FOLDER, KNOWN, REPORT
+from tests.app.snapshots import assert_on_record
 from tests.fakes import CLASSES, Proxy, manager, points
 
 
-def test_the_table_of_a_report_is_the_one_on_record():
-    """Written anew by `python -m tests.app.test_metrics_json`."""
-    assert tables() == (FOLDER / "tables.txt").read_text(encoding="utf-8")
-
-
-def tables() -> str:
-    """The tables of all reports in `reports.json`."""
+def test_the_tables_of_reports_are_those_on_record() -> None:
     made = {name: log_table(REPORT | changes, Path("/out")) for name, changes in KNOWN["cases"].items()}
-    return "".join(f"# {name}\n{text}\n" for name, text in made.items())
+    assert_on_record(FOLDER / "tables.txt", "".join(f"# {name}\n{text}\n" for name, text in made.items()))
 
 
 SILENT = {"b": "no reply"}
@@ -110,7 +105,3 @@ def test_a_run_is_compared_with_what_the_pool_would_tell_of_its_columns(monkeypa
         return X
 
     assert run_of({}, monkeypatch, nudged)[1] is False
-
-
-if __name__ == "__main__":
-    (FOLDER / "tables.txt").write_text(tables(), encoding="utf-8")
