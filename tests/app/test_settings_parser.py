@@ -35,13 +35,8 @@ class Example(Names, Sizes):
 
 
 def test_groups_are_the_classes_that_define_a_setting() -> None:
-    assert {row.name: row.group for row in Example.rows()} == {
-        "hash_dim": "sizes",
-        "exact": "sizes",
-        "share": "sizes",
-        "title": "names",
-        "mode": "names",
-    }
+    groups = {"sizes": ["hash_dim", "exact", "share"], "names": ["title", "mode"]}
+    assert [(row.group, row.name) for row in Example.rows()] == [(g, name) for g in groups for name in groups[g]]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +46,9 @@ def test_groups_are_the_classes_that_define_a_setting() -> None:
         ({"hash-dim": True}, "hash-dim", "an integer from 1 to 100", "true"),
         ({"share": 1}, "share", "a number above 0 below 1", "1"),
         ({"share": None}, "share", "a number above 0 below 1", "NoneType"),
+        ({"share": 10**400}, "share", "a number above 0 below 1", "1" + 79 * "0"),
+        ({"share": float("nan")}, "share", "a number above 0 below 1", "NaN"),
+        ({"hash-dim": -(10**400)}, "hash-dim", "an integer from 1 to 100", "-1" + 78 * "0"),
         ({"exact": 1}, "exact", "true or false", "1"),
         ({"mode": "quick"}, "mode", "one of fast, slow", '"quick"'),
         ({"title": []}, "title", "a string", "list"),
