@@ -28,15 +28,15 @@ def class_figures(number: int, label: str) -> dict[str, Any]:
 
 
 def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
-    """The content of a run's metrics.json, drawn from a seed."""
-    rng, made = np.random.default_rng(5), copy.deepcopy(KNOWN["full"])
+    """The content of a run's metrics.json, of any size."""
+    made = copy.deepcopy(KNOWN["full"])
     names = [f"Clinic {i}" for i in range(n_parties)]
     classes = ["benign", "malignant", "unclear", *(f"kind {i}" for i in range(n_classes))][:n_classes]
-    sizes = [rng.multinomial(200, rng.dirichlet(np.full(n_classes, 0.6))).tolist() for _ in names]
-    rates = np.round(rng.beta(30, 4, n_parties), 4).tolist()
-    matrix = np.diag(rng.integers(80, 120, n_classes)) + rng.integers(0, 12, (n_classes, n_classes))
+    sizes = [[3 + (5 * i * i + 7 * i * j + 3 * j) % 17 for j in range(n_classes)] for i in range(n_parties)]
+    rates = [round(0.8 + 7 * i % 19 / 100, 4) for i in range(n_parties)]
+    matrix = [[80 + i % 40 if i == j else (5 * i + 3 * j) % 12 for j in range(n_classes)] for i in range(n_classes)]
     rows = [{"name": name, "accuracy": rate, "examples": 40} for name, rate in zip(names, rates, strict=True)]
-    made |= {"federation": [{"party": name} for name in names], "classes": classes, "examples": int(np.sum(sizes))}
+    made |= {"federation": [{"party": name} for name in names], "classes": classes, "examples": sum(map(sum, sizes))}
     made["parties"] = [
         {"name": name, "cid": str(i), "examples": sum(row), "bytes": 60_000 + i, "seconds": 0.5 + i / 100}
         for i, (name, row) in enumerate(zip(names, sizes, strict=True))
@@ -44,7 +44,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
     made["simulation"]["parties"] = n_parties + 1
     evaluation, known = made["evaluation"], KNOWN["figures"]
-    evaluation |= {"parties": sorted(rows, key=lambda row: row["accuracy"]), "confusion": matrix.tolist()}
+    evaluation |= {"parties": sorted(rows, key=lambda row: row["accuracy"]), "confusion": matrix}
     evaluation |= {"worst_party": evaluation["parties"][0], "best_party": evaluation["parties"][-1]}
     evaluation["class_prior"]["worst_party"] = evaluation["parties"][0]
     figures = evaluation["figures"]
