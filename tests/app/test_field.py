@@ -364,16 +364,6 @@ def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, mo
         np.testing.assert_array_equal(schema.encode(X), [row])
 
 
-def test_columns_without_a_name_and_rows_without_a_label_are_none(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "a;b;label;;\n1;2;x;;\n;;;;\n3;4;;;\n5;6;y;;\n")
-    file = opened(path)
-    file.check()
-    assert (file.names, file.n_unlabelled) == (("a", "b"), 2)
-    share = own_share(node(path))
-    assert [column.tolist() for column in share.X.columns] == [[1, 5], [2, 6]]
-    assert share.y.tolist() == ["x", "y"]
-
-
 def test_labels_can_be_mapped_at_one_site(tmp_path: Path) -> None:
     own = node(written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n"), label_map="ja=yes, nein=no")
     assert own_share(own).y.tolist() == private_share(own).y.tolist() == ["yes", "no", "other"]
@@ -480,16 +470,6 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path: Path) -
 
 
 # -------- dates, gaps and marks
-
-
-@pytest.mark.parametrize(("n_words", "kind"), [(0, "date"), (4, "date"), (5, "category")])
-def test_a_word_among_dates_is_a_gap_and_told(n_words: int, kind: str, tmp_path: Path) -> None:
-    rows = [f"2024-01-{i % 28 + 1:02},x\n" for i in range(40 - n_words)] + ["unknown,x\n"] * n_words
-    file = opened(written(tmp_path / "a.csv", "day,label\n" + "".join(rows)))
-    assert [report.kind for report in file.reports] == [kind]
-    if kind == "date":
-        assert int(np.isnat(next(iter(file.tables()))[0].columns[0]).sum()) == n_words
-        assert (f"{n_words} no dates" in file.described()) == bool(n_words)
 
 
 def test_no_row_of_a_frame_decides_how_another_is_read() -> None:
