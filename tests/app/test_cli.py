@@ -78,7 +78,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) ->
 # -------- schema and check
 
 
-def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys, folder):
     draft, _ = run(capsys, "schema", "own.csv")
     schema = read_schema(written(folder / "draft.toml", draft))
     facts = {column.name: (column.kind, column.gaps, column.low, column.high) for column in schema.columns}
@@ -89,7 +89,7 @@ def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys: pytest.Cap
     assert "REFUSED" not in run(capsys, "check", "own.csv", "draft.toml")[0]
 
 
-def test_levels_of_few_rows_are_left_out_of_a_draft(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_levels_of_few_rows_are_left_out_of_a_draft(capsys, folder):
     written(folder / "rare.csv", FILES["rare.csv"])
     for more, levels in (((), ("often",)), (("--min-examples", "1"), ("often", "rare"))):
         draft, _ = run(capsys, "schema", "rare.csv", "--label", "outcome", *more)
@@ -122,7 +122,7 @@ FILES: dict[str, str | bytes] = {
 }
 
 
-def test_schema_and_check_print_what_is_on_record(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_schema_and_check_print_what_is_on_record(capsys, folder):
     """No value of a file but its levels and the examples of what is refused."""
     for name, content in FILES.items():
         written(folder / name, content)
@@ -139,7 +139,7 @@ def test_schema_and_check_print_what_is_on_record(capsys: pytest.CaptureFixture[
 # -------- show and predict
 
 
-def test_show_tells_what_a_model_holds(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_show_tells_what_a_model_holds(capsys, folder):
     saved_model(HALF, names=["a", "b\x1b[31m"])
     shown, _ = run(capsys, "show", "model.npz")
     assert "\x1b" not in shown
@@ -156,9 +156,7 @@ def predictions(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[lis
 
 
 @NAMELESS
-def test_predict_finds_columns_by_name_and_ignores_others(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predict_finds_columns_by_name_and_ignores_others(capsys, folder, monkeypatch):
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     model, X = saved_model(HALF), samples(HALF[:60])
     written(folder / "new.csv", {"b": X[:, 1], "note": "words", "a": X[:, 0]})
@@ -181,16 +179,14 @@ def test_predict_finds_columns_by_name_and_ignores_others(
         (None, "p,q\n1,2\n", ""),
     ],
 )
-def test_predict_says_where_columns_do_not_fit(
-    names: Any, text: str, words: str, capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_predict_says_where_columns_do_not_fit(names, text, words, capsys, folder):
     saved_model(HALF, names=names)
     written(folder / "new.csv", text)
     out, error = run(capsys, "predict", "model.npz", "new.csv", status=1 if words else 0)
     assert (words in error, bool(out)) == (True, not words)
 
 
-def test_predict_reads_a_table_by_the_model_s_schema(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_predict_reads_a_table_by_the_model_s_schema(capsys, folder):
     X, y, *_ = opened(folder / "own.csv").whole()
     model = FlyNNClassifier(effort="quick").fit(X, y)
     model.save("model.npz")
@@ -211,7 +207,7 @@ COPIED: dict[str, tuple[Any, list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("ending", COPIED)
-def test_predict_copies_columns_as_they_stand(ending: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_predict_copies_columns_as_they_stand(ending, capsys, folder):
     saved_model(HALF)
     content, kept = COPIED[ending]
     name = written(folder / f"new{ending}", content).name
@@ -232,9 +228,7 @@ def figures(path: str = "scores.csv") -> dict[str, float]:
 
 @NAMELESS
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_figures_of_a_model_are_those_of_scikit_learn(
-    n_classes: int, capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_a_model_are_those_of_scikit_learn(n_classes, capsys, folder, monkeypatch):
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     y = np.random.default_rng(0).integers(n_classes, size=100)
     classes = np.array(["ash", "birch", "cedar"])
@@ -265,9 +259,7 @@ def test_figures_of_a_model_are_those_of_scikit_learn(
 
 @NAMELESS
 @pytest.mark.parametrize(("n_first", "rarer"), [(25, 0), (40, 1), (55, 1)])
-def test_a_threshold_takes_the_rarer_of_two_classes(
-    n_first: int, rarer: int, capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_a_threshold_takes_the_rarer_of_two_classes(n_first, rarer, capsys, folder):
     y = (np.arange(80) >= n_first).astype(int)
     model, X = saved_model(y, ("no", "yes")), samples(y)
     written(folder / "new.csv", {"a": X[:, 0], "b": X[:, 1], "label": model.classes_[y]})
@@ -283,14 +275,14 @@ def test_a_threshold_takes_the_rarer_of_two_classes(
 
 
 @pytest.mark.parametrize("verb", ["predict", "score"])
-def test_a_threshold_is_for_two_classes(verb: str, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_threshold_is_for_two_classes(verb, capsys, folder):
     saved_model(np.arange(12) % 3, ("ash", "birch", "cedar"))
     written(folder / "new.csv", "a,b,label\n1,2,ash\n2,3,birch\n")
     out, log = run(capsys, verb, "model.npz", "new.csv", "--threshold", "0.2", status=1)
     assert (out, "--threshold" in log) == ("", True)
 
 
-def test_score_needs_a_label_that_the_model_knows(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_score_needs_a_label_that_the_model_knows(capsys, folder):
     saved_model(HALF, ("no", "yes"))
     written(folder / "new.csv", "a,b,label\n1,2,elm\n1,3,\n")
     assert run(capsys, "score", "model.npz", "new.csv", status=1)[0] == ""
@@ -313,24 +305,24 @@ REFUSED += ["predict own.csv own.csv", "score own.csv own.csv", "try own.csv --b
 
 
 @pytest.mark.parametrize("line", USAGE)
-def test_a_wrong_command_line_is_status_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_is_status_2(line, capsys):
     assert "usage: flwr-flynn" in run(capsys, *line.split(), status=2)[1]
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_a_refused_file_is_status_1_and_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_file_is_status_1_and_one_line(line, capsys):
     out, error = run(capsys, *line.split(), status=1)
     assert out == ""
     assert error.startswith("flwr-flynn: ")
 
 
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version(capsys):
     assert "predict" in run(capsys, "--help")[0]
     assert run(capsys, "--version")[0] == f"flwr-flynn {__version__}\n"
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_the_commands_of_the_pages_do_what_they_say(capsys, folder):
     """The commands on docs/how_to/files.md and docs/reference/commands.md."""
     X, y, *_ = opened(folder / "own.csv").whole()
     FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
@@ -352,7 +344,7 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_the_command_as_a_process(folder: Path) -> None:
+def test_the_command_as_a_process(folder):
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "FLWR_TELEMETRY_ENABLED": "0"}
 
     def command(line: str) -> subprocess.CompletedProcess[str]:

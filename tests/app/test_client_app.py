@@ -69,14 +69,14 @@ def own(tmp_path: Path) -> dict[str, Any]:
     return {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
 
 
-def test_simulated_parties_hold_shares_of_one_data_set() -> None:
+def test_simulated_parties_hold_shares_of_one_data_set():
     pytest.importorskip("flwr_datasets")
     replies = [fit(context({"partition-id": i, "num-partitions": 3}), simulated_client) for i in range(3)]
     assert [reply[2][PARTY] for reply in replies] == ["party-0", "party-1", "party-2"]
     assert sum(reply[1] for reply in replies) == 1444
 
 
-def test_requests_of_both_apis_get_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_both_apis_get_the_same_counts(monkeypatch):
     FakeGrid({})  # without any, no message can be made
     party = FlyNNClient(X, Y, name="Basel").to_client()
     monkeypatch.setattr(client_app, "client_fn", lambda _: party)
@@ -88,14 +88,14 @@ def test_requests_of_both_apis_get_the_same_counts(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])
-def test_other_requests_are_left_to_flower(kind: str) -> None:
+def test_other_requests_are_left_to_flower(kind):
     FakeGrid({})
     asked = Message(RecordDict(), dst_node_id=2, message_type=kind)
     assert in_message_api(asked, context({}), lambda request, _: request) is asked
 
 
 @pytest.mark.parametrize("more", [{}, {"partition-id": 0, "num-partitions": 2}])  # which tutorials give to every node
-def test_a_deployed_party_reads_its_own_file(more: dict[str, Any], own: dict[str, Any]) -> None:
+def test_a_deployed_party_reads_its_own_file(more, own):
     _, examples, metrics = fit(context(own | more))
     assert (examples, metrics[PARTY]) == (64, "Basel")
 
@@ -134,9 +134,7 @@ UNREADY: list[tuple[dict[str, Any], str]] = [  # node settings beside those of `
 
 
 @pytest.mark.parametrize(("settings", "reason"), UNREADY, ids=lambda value: str(value)[:80])
-def test_a_party_that_cannot_take_part_says_so_by_name_and_writes_nothing(
-    settings: dict[str, Any], reason: str, own: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_party_that_cannot_take_part_says_so_by_name_and_writes_nothing(settings, reason, own, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in {"a.txt": "?", "bad.npz": "?", "other.csv": "a,b\n1,2\n"}.items():
         written(tmp_path / name, text)
@@ -155,12 +153,12 @@ def test_a_party_that_cannot_take_part_says_so_by_name_and_writes_nothing(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text() -> None:
+def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text():
     metrics = fit(context({"partition-id": "x", "num-partitions": 2}), simulated_client)[2]
     assert metrics == {REFUSED: "failed with ValueError", PARTY: "party-x"}
 
 
-def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_without_a_header_tells_the_server_nothing(tmp_path, caplog):
     path = written(tmp_path / "mine.csv", "63,male,HIV+\n41,female,HIV-\n")
     with caplog.at_level("WARNING", "flwr"):
         logging.getLogger("flwr").addHandler(caplog.handler)
@@ -172,9 +170,7 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize(("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5)])
-def test_some_settings_are_those_of_the_node_or_of_the_simulation(
-    key: str, value: Any, default: Any, own: dict[str, Any]
-) -> None:
+def test_some_settings_are_those_of_the_node_or_of_the_simulation(key, value, default, own):
     pytest.importorskip("flwr_datasets")
 
     def found(client: Any) -> Any:
@@ -187,7 +183,7 @@ def test_some_settings_are_those_of_the_node_or_of_the_simulation(
     assert found(simulated_client(context(simulated, **{key: value}))) == value
 
 
-def test_a_party_below_its_floor_tells_the_columns_of_fewer_samples(own: dict[str, Any]) -> None:
+def test_a_party_below_its_floor_tells_the_columns_of_fewer_samples(own):
     request = asking(ColumnsRequest(64, tuple(range(10))))
     assert [client_fn(context(own | {"min-examples": n})).fit(request).num_examples for n in (6, 7)] == [64, 28]
 
@@ -211,7 +207,7 @@ def csv_file(path: Path, rows: list[str]) -> dict[str, Any]:
 ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(X)]
 
 
-def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path: Path) -> None:
+def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path):
     node = csv_file(tmp_path / "mine.csv", ROWS)
 
     def refused(run: RunSpec, **settings: Any) -> str:
@@ -243,14 +239,12 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     ],
     ids=["none", "one", "gaps", "a text", "a long row", "a short row", "infinite"],
 )
-def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows: list[str], tmp_path: Path) -> None:
+def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows, tmp_path):
     node = csv_file(tmp_path / "mine.csv", rows) | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     assert fit(context(node), run=noisy()) == (2, 1, {PARTY: "Basel"})
 
 
-def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     budget = simulated_budget(RunConfig.parse({"epsilon": 1, "noise": "seeded"}), 7, 2)
     assert budget is not None
@@ -284,9 +278,7 @@ def shuffled(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_counts_and_sums_are_of_the_announced_columns(
-    shuffled: dict[str, Any], private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_counts_and_sums_are_of_the_announced_columns(shuffled, private, tmp_path, caplog):
     expected = ClassCounts.from_data(RUN.hasher, X, Y, 10).array
     if private:
         mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=10)  # next to no noise
@@ -301,7 +293,7 @@ def test_counts_and_sums_are_of_the_announced_columns(
     assert client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, NAMES))).num_examples == 64
 
 
-def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], tmp_path: Path) -> None:
+def test_the_model_is_written_to_the_partys_own_place(shuffled, tmp_path):
     counts, place = ClassCounts.from_data(RUN.hasher, X, Y, 10), tmp_path / "model.npz"
     assert client_fn(context(shuffled | {"model-path": "  "})).client.party.options.on_model is None
     for sent in (EMPTY, counts):
@@ -314,9 +306,7 @@ def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], 
 
 @pytest.mark.parametrize("cell", [("x5", ""), ("x5", "NA"), ("x5", "word"), ("label", "z"), ("x5", None)])
 @pytest.mark.parametrize("more", [{}, {"secure": True}], ids=str)
-def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
-    cell: tuple[str, str | None], more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(cell, more, tmp_path):
     columns = {**dict(zip(NAMES, X.T.astype(object), strict=True)), "label": Y.astype(object)}
     if cell[1] is None:
         columns["other"] = columns.pop(cell[0])
@@ -331,14 +321,14 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
         place.unlink()
 
 
-def test_a_refused_file_has_one_reason_in_all_phases(tmp_path: Path) -> None:
+def test_a_refused_file_has_one_reason_in_all_phases(tmp_path):
     where = context(csv_file(tmp_path / "mine.csv", ["inf," * 64 + "1"]))
     metrics = fit(where, run=NAMED)[2]
     assert client_fn(where).evaluate(evaluation(NAMED, EMPTY, tries=True)).metrics == metrics
     assert metrics[REFUSED].startswith("mine.csv: expected finite numbers that float64 holds")
 
 
-def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:
+def test_a_private_party_gets_the_model_and_answers_nothing(shuffled, tmp_path):
     place = tmp_path / "m.npz"
     node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(place)}
     arrays = codec.read_tensors(counted(context(node), noisy()).parameters.tensors)
@@ -348,9 +338,7 @@ def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, 
     assert FlyNNClassifier.load(place).guarantee_ == LAPLACE.guarantee()
 
 
-def test_a_model_that_cannot_be_written_is_told_without_a_path(
-    shuffled: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_cannot_be_written_is_told_without_a_path(shuffled, tmp_path, monkeypatch, caplog):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
 

@@ -33,7 +33,7 @@ def recorded(own: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return own | {"record-path": str(tmp_path / "left.jsonl")}
 
 
-def test_each_message_is_a_line_and_a_row_of_the_page(recorded: dict[str, Any], tmp_path: Path) -> None:
+def test_each_message_is_a_line_and_a_row_of_the_page(recorded, tmp_path):
     assert fit(context(recorded), deployed_client)[1] == 64
     fit(context(recorded | {"data-path": "none.npz"}), deployed_client)
     fit(context(recorded | {"no-such-key": 1}), deployed_client)
@@ -54,7 +54,7 @@ def test_each_message_is_a_line_and_a_row_of_the_page(recorded: dict[str, Any], 
         assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("left.jsonl", "left.html")} == {0o600}
 
 
-def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind() -> None:
+def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
     options = RunOptions(HashPlan(4, 2, scaling="auto", effort="thorough"), ("a", "b"), 2, learn_schema=True)
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
     assert {"schema", "columns", "counts", "selection", "gram"} == set(names)
@@ -65,7 +65,7 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind() -> No
     assert sentence_of({"refused": "why"}) not in SENTENCES.values()
 
 
-def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path: Path) -> None:
+def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path):
     path = tmp_path / "left.jsonl"
     path.write_text(PLAIN.to_json(run="6") + '\n{"time": "2026')
     recorder(path, 7)(PLAIN)
@@ -78,7 +78,7 @@ def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path: Path) -> None
     assert text.count("<tr>") == 1001
 
 
-def test_without_the_line_nothing_leaves_and_without_the_page_all(recorded: dict[str, Any], tmp_path: Path) -> None:
+def test_without_the_line_nothing_leaves_and_without_the_page_all(recorded, tmp_path):
     (tmp_path / "left.html").mkdir()
     refused = fit(context(recorded), deployed_client)
     assert refused[:2] == (0, 0)

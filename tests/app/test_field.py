@@ -91,7 +91,7 @@ def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
 
 @ENDINGS
 @pytest.mark.parametrize("names", [("before", "after"), ("BEFORE", "After")])
-def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending: str, names: Any, tmp_path: Path) -> None:
+def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending, names, tmp_path):
     X, y = frame_of(300)
     sites = []
     for index, order in enumerate((["before", "after"], ["after", "before"], ["after", "before"])):
@@ -102,7 +102,7 @@ def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending: str, n
 
 
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
-def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
+def test_arrays_without_names_are_no_company_for_columns_with_names():
     X, y = frame_of(60)
     frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
     for order in ([frames, arrays], [arrays, frames]):
@@ -115,14 +115,14 @@ def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
 
 
 @pytest.mark.parametrize("n_gaps", [1, 4, 30])
-def test_gaps_at_one_site_exclude_nobody(n_gaps: int) -> None:
+def test_gaps_at_one_site_exclude_nobody(n_gaps):
     parts = [frame_of(80, seed) for seed in range(3)]
     parts[1][0].loc[: n_gaps - 1, "after"] = np.nan
     assert_one_model(parties(parts), 240)
 
 
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
-def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise() -> None:
+def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise():
     parts = [frame_of(80, seed) for seed in range(3)]
     parts[2] = (parts[2][0][["before"]], parts[2][1])
     assert run_of(parties(parts)).counts.n_per_class.sum() == 240
@@ -142,7 +142,7 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
         (90, 80, 90, False),  # few samples
     ],
 )
-def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n: int, n_ill: int, gaps: int, warns: bool) -> None:
+def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n, n_ill, gaps, warns):
     parts = []
     for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):
         X = frame_of(rows, seed)[0].rename(columns={"after": "troponin"})
@@ -158,11 +158,11 @@ def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n: int, n_ill: in
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
-def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order() -> None:
+def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order():
     assert_one_model([party(path, label="num") for path in HEART], 920, ("'not_present'", "'present'"))
 
 
-def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange(tmp_path: Path) -> None:
+def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange(tmp_path):
     good = party(frame_of(40), "good")
     with raises(AggregationError) as caught:
         run_of([good, party(written(tmp_path / "bad.csv", "a,b\n1,2\n"))])
@@ -175,7 +175,7 @@ def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange
 
 @pytest.mark.parametrize("scaling", ["auto", None])
 @pytest.mark.parametrize("names", [("before", "after"), None])
-def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling: Any, names: Any) -> None:
+def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling, names):
     X, y = frame_of(40)
     rows, options = X if names else X.to_numpy(), {"spec": plan_of(2, scaling), "feature_names": names}
     with raises(AggregationError, counted=0, min_parties=2, missing={}):
@@ -184,7 +184,7 @@ def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scal
 
 
 @pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
-def test_a_deployed_run_of_no_samples_ends_with_one_error(settings: Any, tmp_path: Path) -> None:
+def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
     path, out = written(tmp_path / "empty.csv", "before,after,label\n"), tmp_path / "out"
     grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
     settings |= {"classes": "no,yes", "min-available": 3, "output-dir": str(out), "nodes-at-a-time": 3}
@@ -209,7 +209,7 @@ def test_a_deployed_run_of_no_samples_ends_with_one_error(settings: Any, tmp_pat
     ],
     ids=["bool", "nullable", "decimal", "object bool", "timedelta", "categorical", "converted"],
 )
-def test_frames_of_any_types_are_counted_as_they_are_alone(columns: Any) -> None:
+def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
     X, y = pd.DataFrame(columns), np.array(["no", "yes"] * 50)
     assert FlyNNClassifier(effort="quick").fit(X, y).score(X, y) == 1.0
     run = run_of(parties([(X[:60], y[:60]), (X[60:], y[60:])]))
@@ -227,14 +227,14 @@ def test_frames_of_any_types_are_counted_as_they_are_alone(columns: Any) -> None
         (["1", "0"], ["true", "False"], ["1", "0"]),
     ],
 )
-def test_a_level_is_known_in_every_form_that_it_may_have(known: list[str], seen: list[Any], same: list[str]) -> None:
+def test_a_level_is_known_in_every_form_that_it_may_have(known, seen, same):
     schema = Schema([Column("c", "category", known, gaps=False)])
     found, wanted = (schema.encode(pd.DataFrame({"c": values})) for values in (seen, same))
     np.testing.assert_array_equal(found, wanted)
     assert found.any(axis=1).all()
 
 
-def test_levels_that_sites_write_in_other_forms_are_learned_as_one() -> None:
+def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
     frames = [pd.DataFrame({"d": levels * 20}) for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])]
     for one, two, three in itertools.permutations(TableSummary.of(frame, 5) for frame in frames):
         schema = (one + two + three).schema()[0]
@@ -242,13 +242,13 @@ def test_levels_that_sites_write_in_other_forms_are_learned_as_one() -> None:
         assert all(schema.encode(frame).any(axis=1).all() for frame in frames)
 
 
-def test_two_levels_of_one_form_stay_two() -> None:
+def test_two_levels_of_one_form_stay_two():
     schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
     assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
     assert not schema.encode(pd.DataFrame({"c": ["001"]})).any()
 
 
-def test_a_batch_without_a_known_level_warns() -> None:
+def test_a_batch_without_a_known_level_warns():
     X = pd.DataFrame({"ward": ["a", "b"] * 20, "crp": np.arange(40) / 7})
     model = FlyNNClassifier(effort="quick").fit(X, X["ward"])
     with pytest.warns(UserWarning, match="'ward': no value"):
@@ -276,7 +276,7 @@ MEASURED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", PERSONAL)
-def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(kind: str, tmp_path: Path) -> None:
+def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(kind, tmp_path):
     X = pd.DataFrame({"crp": np.random.default_rng(0).normal(size=200).round(2), "own": PERSONAL[kind]})
     X = pd.concat([X, X[:15]], ignore_index=True)  # some patients came twice
     y = np.where(X["crp"] > 0, "no", "yes")
@@ -297,12 +297,12 @@ def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(
 
 
 @pytest.mark.parametrize("kind", MEASURED)
-def test_measurements_are_no_ids(kind: str) -> None:
+def test_measurements_are_no_ids(kind):
     schema, left_out = TableSummary.of(Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5).schema()
     assert (schema.names, left_out) == (("own",), {})
 
 
-def test_columns_to_ignore_are_no_features_in_any_place(tmp_path: Path) -> None:
+def test_columns_to_ignore_are_no_features_in_any_place(tmp_path):
     X, y = frame_of(60)
     assert list(FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y).feature_names_in_) == ["before"]
     run = run_of([party((X, y))], ignore=("After",))
@@ -317,14 +317,14 @@ def test_columns_to_ignore_are_no_features_in_any_place(tmp_path: Path) -> None:
         FlyNNClassifier(ignore=["afterwards"]).fit(X, y)
 
 
-def test_a_level_needs_five_rows_in_a_model_of_one() -> None:
+def test_a_level_needs_five_rows_in_a_model_of_one():
     X = pd.DataFrame({"c": ["a"] * 20 + ["b"] * 4 + ["c"] * 16})
     for options, levels in (({}, ("a", "c")), ({"min_examples": 1}, ("a", "b", "c"))):
         model = FlyNNClassifier(effort="quick", **options).fit(X, X["c"] == "a")
         assert model.model_.schema.columns[0].levels == levels
 
 
-def test_edges_have_no_more_digits_than_they_need() -> None:
+def test_edges_have_no_more_digits_than_they_need():
     X = pd.DataFrame({"own": IDS.astype(float) + 0.5, "shared": np.repeat([0.1, 0.7, 123.4, 999.9], 50)})
     model = FlyNNClassifier().fit(X, IDS > 500_000)
     edges = np.array(next(member.spec.edges for member in model.model_.members if member.spec.edges is not None))
@@ -337,7 +337,7 @@ def test_edges_have_no_more_digits_than_they_need() -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, monkeypatch: Any) -> None:
+def test_cells_of_a_column_that_is_mostly_numbers(fast, tmp_path, monkeypatch):
     if not fast:
         monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     cells = [f"{i / 10} mg/dl" for i in range(30)] + ["<5"] * 6 + ["n.d."] + ["", "?"]
@@ -364,12 +364,12 @@ def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, mo
         np.testing.assert_array_equal(schema.encode(X), [row])
 
 
-def test_labels_can_be_mapped_at_one_site(tmp_path: Path) -> None:
+def test_labels_can_be_mapped_at_one_site(tmp_path):
     own = node(written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n"), label_map="ja=yes, nein=no")
     assert own_share(own).y.tolist() == private_share(own).y.tolist() == ["yes", "no", "other"]
 
 
-def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path: Path, capsys: Any) -> None:
+def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path, capsys):
     synonyms = 'synonyms = { ja = "yes", Y = "yes", "0" = "no" }'
     text = f'[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n{synonyms}\n'
     schema = read_schema(written(tmp_path / "schema.toml", text))
@@ -390,7 +390,7 @@ def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path: Path, capsys
     assert loaded.predict(pd.DataFrame({"smoker": ["JA", "no"]})).tolist() == ["a", "b"]
 
 
-def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> None:
+def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
     X, y = frame_of(100)
     FlyNNClassifier().fit(X, y).save(tmp_path / "model.npz")
     path = written(tmp_path / "new.csv", "after,before\n1.5,\n2,n.d.\n" + "0.5,1.5\n" * 4)
@@ -404,7 +404,7 @@ def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> N
 
 
 @pytest.mark.filterwarnings("ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning")
-def test_rows_with_gaps_are_left_out_where_the_hash_takes_none() -> None:
+def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
     """A model by the paper's hash is that of the rows without gaps, alone and in a federation with a learned schema."""
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X[:, 0] > 0).astype(int)
@@ -444,7 +444,7 @@ PRIVATE: dict[str, tuple[str | bytes, dict[str, str], list[tuple[Any, ...] | Non
 
 
 @pytest.mark.parametrize("case", PRIVATE)
-def test_at_a_private_party_no_rule_looks_at_other_rows(case: str, tmp_path: Path) -> None:
+def test_at_a_private_party_no_rule_looks_at_other_rows(case, tmp_path):
     """All comes from schema and settings; what is no value drops its row, whatever the others are, and one by one."""
     text, settings, expected = PRIVATE[case]
     head, *lines = (text if isinstance(text, bytes) else text.encode()).splitlines(keepends=True)
@@ -456,12 +456,12 @@ def test_at_a_private_party_no_rule_looks_at_other_rows(case: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["crp;stage;label\n1;1;x\n", "age,stage,label\n1,1,x\n", "crp,label\n1,x\n"])
-def test_a_private_party_refuses_a_file_by_its_header_alone(text: str, tmp_path: Path) -> None:
+def test_a_private_party_refuses_a_file_by_its_header_alone(text, tmp_path):
     with pytest.raises(DataError):
         private_share(node(written(tmp_path / "own.csv", text)), STAGED)
 
 
-def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path: Path) -> None:
+def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
     path = written(tmp_path / "own.csv", "crp,label\n1.5,x\n<5,x\nNA,x\n1.5 mg,x\n")
     schema = Schema([Column("crp", "number"), Column("crp text", "category", ["<5"], gaps=False)])
     share, gap = private_share(node(path), schema), np.nan
@@ -472,7 +472,7 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path: Path) -
 # -------- dates, gaps and marks
 
 
-def test_no_row_of_a_frame_decides_how_another_is_read() -> None:
+def test_no_row_of_a_frame_decides_how_another_is_read():
     """More different numbers in a batch make no numbers of a category; the form of a date is by each text alone."""
     wards = ["1", "2", "3", "4A"] * 20
     model = FlyNNClassifier(effort="quick").fit(pd.DataFrame({"ward": wards}), [ward == "4A" for ward in wards])
@@ -486,7 +486,7 @@ def test_no_row_of_a_frame_decides_how_another_is_read() -> None:
 
 
 @pytest.mark.parametrize("cell", ["-99,9", " 999", "Unk"])
-def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell: str, tmp_path: Path) -> None:
+def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
     path = written(tmp_path / "a.csv", "dose;label\n" + "1,5;x\n2,25;x\n" * 20 + f"{cell};x\n" * 3)
     file = opened(path, Reading(dialect=Dialect(gap_texts=(cell.strip().lower(),))))
     values = next(iter(file.tables()))[0].columns[0]
@@ -498,7 +498,7 @@ def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "frame"])
-def test_one_column_has_one_decimal_mark(ending: str, tmp_path: Path) -> None:
+def test_one_column_has_one_decimal_mark(ending, tmp_path):
     frame = pd.DataFrame({"dose": ["1,234", "12,34", "0,567", "2,5"] * 9, "label": "x"})
     if ending == "frame":
         table = Table.of(frame[["dose"]].assign(more=range(36)), is_learned=True)
@@ -509,32 +509,32 @@ def test_one_column_has_one_decimal_mark(ending: str, tmp_path: Path) -> None:
     assert table.columns[0].tolist() == [1.234, 12.34, 0.567, 2.5] * 9
 
 
-def test_texts_that_have_no_column_of_their_own_are_refused(tmp_path: Path) -> None:
+def test_texts_that_have_no_column_of_their_own_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", X=[[f"{i / 4}"] for i in range(40)] + [["<5"]] * 5, y=[0] * 45)
     with raises(DataError, field="a.npz", expected="numbers"):
         opened(tmp_path / "a.npz").check()
 
 
-def test_categories_of_parquet_stay_categories(tmp_path: Path) -> None:
+def test_categories_of_parquet_stay_categories(tmp_path):
     frame = pd.DataFrame({"dose": pd.Categorical([f"{i / 2}" for i in range(40)]), "label": "x"})
     path = written(tmp_path / "a.parquet", frame)
     assert opened(path).reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
 
 
-def test_dates_of_private_arrays_are_dates(tmp_path: Path) -> None:
+def test_dates_of_private_arrays_are_dates(tmp_path):
     days = np.array(["2024-01-05", "2024-01-06"], "datetime64[ns]")
     np.savez(tmp_path / "a.npz", X=days[:, None], y=[0, 1], feature_names=["day"])
     share = private_share(node(tmp_path / "a.npz"), Schema([Column("day", "date", gaps=False)]))
     assert (share.X[:, 0].tolist(), share.y.tolist()) == ([19727.0, 19728.0], [0, 1])
 
 
-def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path, caplog):
     path = written(tmp_path / "a.csv", "sex,age,label\nweiblich,1,x\nmaennlich,2,y\n")
     encoded_share(node(path), Schema([Column("sex", "category", ["f", "m"]), Column("age", "number")]))
     assert "column 'sex': no value is one of its levels" in caplog.text
 
 
-def test_a_column_of_an_unread_type_is_in_no_key(tmp_path: Path) -> None:
+def test_a_column_of_an_unread_type_is_in_no_key(tmp_path):
     """An ignored column, of a type that is not read, moves no row to the other side."""
     frame, rule = pd.DataFrame({"a": range(40), "label": "x"}), HeldOut(0.5, b"known")
     one = opened(written(tmp_path / "a.parquet", frame), Reading(held_out=rule))

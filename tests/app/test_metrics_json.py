@@ -21,7 +21,7 @@ from tests.app.snapshots import assert_on_record
 from tests.fakes import CLASSES, Proxy, manager, points
 
 
-def test_the_tables_of_reports_are_those_on_record() -> None:
+def test_the_tables_of_reports_are_those_on_record():
     made = {name: log_table(REPORT | changes, Path("/out")) for name, changes in KNOWN["cases"].items()}
     assert_on_record(FOLDER / "tables.txt", "".join(f"# {name}\n{text}\n" for name, text in made.items()))
 
@@ -84,22 +84,18 @@ def run_of(
     ],
     ids=str,
 )
-def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
-    settings: dict[str, Any], spec: HashSpec | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_compared_with_a_run_over_the_pooled_samples(settings, spec, monkeypatch):
     assert run_of(settings, monkeypatch, spec=spec) == (True, True)
     assert run_of(settings, monkeypatch, lambda X: X[::-1].copy(), spec) == (False, False)
 
 
 @pytest.mark.parametrize(("absent", "model_equal"), [({"selection": SILENT}, None), ({"evaluation": SILENT}, True)])
-def test_a_model_without_a_party_s_part_of_a_phase_is_not_compared(
-    absent: Any, model_equal: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_a_party_s_part_of_a_phase_is_not_compared(absent, model_equal, monkeypatch):
     monkeypatch.setattr(reports, "absences", lambda run: {"evaluation": {}} | absent)
     assert run_of({}, monkeypatch) == (True, model_equal)
 
 
-def test_a_run_is_compared_with_what_the_pool_would_tell_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_compared_with_what_the_pool_would_tell_of_its_columns(monkeypatch):
     def nudged(X: np.ndarray) -> np.ndarray:
         X[0, 0] += 100  # the columns of the pool have another centre
         return X

@@ -20,7 +20,7 @@ from tests.raising import raises
 ROOT = Path(__file__).parents[2]
 
 
-def test_pyproject_declares_every_key_with_its_default() -> None:
+def test_pyproject_declares_every_key_with_its_default():
     text = (ROOT / "pyproject.toml").read_text()
     declared = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
     table = {row.key: row.default for row in RunConfig.rows()}
@@ -34,7 +34,7 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
     assert f"[tool.flwr.app.config]\n{block}\n[" in text
 
 
-def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
+def test_every_setting_has_a_group_and_an_example_of_each_fact():
     groups = {row.name: row.group for row in RunConfig.rows()}
     wanted = {"alpha": "partitioner", "hash_dim": "hash", "scaling": "hash", "epsilon": "privacy", "delta": "privacy"}
     assert wanted.items() <= groups.items()
@@ -125,9 +125,7 @@ RUNS = [*(({key: value}, key) for key, values in BAD.items() for value in values
     [*((RunConfig, *row) for row in RUNS), *((NodeConfig, *row) for row in NODES)],
     ids=lambda value: str(value)[:60],
 )
-def test_settings_that_are_none_or_do_not_go_together_are_refused(
-    kind: type[RunConfig | NodeConfig], settings: dict[str, Any], field: str
-) -> None:
+def test_settings_that_are_none_or_do_not_go_together_are_refused(kind, settings, field):
     with raises(ConfigError, field=f"{kind.source} {field}"):
         kind.parse(settings)
 
@@ -141,7 +139,7 @@ def test_settings_that_are_none_or_do_not_go_together_are_refused(
         ({"ranges": "0:1,0:2,0:3"}, "ranges", '"0:1,0:2,0:3"'),
     ],
 )
-def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str) -> None:
+def test_a_plan_that_does_not_fit(settings, field, got):
     with raises(ConfigError, field=f"run-config {field}", got=got):
         RunConfig.parse(settings).plan(4, 100, 2)
 
@@ -149,7 +147,7 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
 # ---- what is taken
 
 
-def test_values_are_taken_as_users_type_them() -> None:
+def test_values_are_taken_as_users_type_them():
     config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "min-parties": 2.0, "parties": "0-2, 7"})
     assert (config.alpha, config.timeout, config.min_parties, config.decay_value()) == (1.0, 5.0, 2, 0.8)
     assert config.party_numbers() == {0, 1, 2, 7}
@@ -172,7 +170,7 @@ def test_values_are_taken_as_users_type_them() -> None:
         ('["a, b", "c"]', ["a, b", "c"]),
     ],
 )
-def test_lists_of_classes_and_of_feature_names(text: str, classes: list[str | int]) -> None:
+def test_lists_of_classes_and_of_feature_names(text, classes):
     config = RunConfig.parse({"classes": text})
     assert config.class_list() == classes
     if not text.startswith("[3"):  # names are texts
@@ -180,7 +178,7 @@ def test_lists_of_classes_and_of_feature_names(text: str, classes: list[str | in
         assert config.names("feature_names") == tuple(map(str, classes))
 
 
-def test_held_out_figures_are_for_simulations() -> None:
+def test_held_out_figures_are_for_simulations():
     private = RunConfig.parse({"epsilon": 1})
     assert (private.evaluates(simulated=True), private.evaluates(simulated=False)) == (True, False)
     assert RunConfig().evaluates(simulated=False)
@@ -189,7 +187,7 @@ def test_held_out_figures_are_for_simulations() -> None:
 
 
 @pytest.mark.parametrize("action", ["join", "withdraw", "update", "evaluate", "resume"])
-def test_runs_that_go_on_with_noisy_counts_have_no_exact_results_unless_asked(action: str) -> None:
+def test_runs_that_go_on_with_noisy_counts_have_no_exact_results_unless_asked(action):
     later = {"action": action, "federation": "f.npz"}
     assert RunConfig.parse(later).evaluates(False, goes_on_with_noise=True) == (action == "evaluate")
     assert RunConfig.parse(later).evaluates(False)
@@ -208,11 +206,11 @@ def test_runs_that_go_on_with_noisy_counts_have_no_exact_results_unless_asked(ac
         ({"check-pooled": False, "min-parties": 2}, False, ["check-pooled"]),
     ],
 )
-def test_settings_that_a_simulation_or_a_deployment_ignores(settings: Any, simulated: bool, ignored: list[str]) -> None:
+def test_settings_that_a_simulation_or_a_deployment_ignores(settings, simulated, ignored):
     assert RunConfig.parse(settings).ignored(simulated=simulated) == ignored
 
 
-def test_nodes_that_are_taken() -> None:
+def test_nodes_that_are_taken():
     assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
     assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
     assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
@@ -225,7 +223,7 @@ def test_nodes_that_are_taken() -> None:
 # ---- the plan of the hashes
 
 
-def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
+def test_a_plan_takes_what_is_given_and_leaves_the_rest_open():
     settings = {"hash-dim": 300, "seed": 3, "scaling": "none"}
     (spec,) = RunConfig.parse(settings).plan(64, 1000, 10).specs()
     assert (spec.n_features, spec.hash_dim, spec.seed, spec.signed, spec.center) == (64, 300, 3, False, None)
@@ -252,9 +250,7 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
         ({"scaling": "none"}, "none"),
     ],
 )
-def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
-    settings: dict[str, Any], scaling: str
-) -> None:
+def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(settings, scaling):
     config = RunConfig.parse(settings)
     assert config.resolved().scaling == scaling
     assert config.resolved().resolved() == config.resolved()
@@ -267,7 +263,7 @@ SIZES = {"quick": (1, [(2**14, 64)]), "default": (3, [(2**15, 128)] * 6), "thoro
 
 
 @pytest.mark.parametrize("effort", SIZES)
-def test_effort_and_members_are_those_of_the_plan(effort: str) -> None:
+def test_effort_and_members_are_those_of_the_plan(effort):
     plan, (members, sizes) = RunConfig.parse({"effort": effort}).plan(8, 100, 3), SIZES[effort]
     assert (plan.effort, plan.most_members, plan.has_gram) == (effort, members, effort == "thorough")
     assert [(spec.hash_dim, spec.hash_nnz) for spec in placeholder_specs(plan)] == sizes
@@ -275,7 +271,7 @@ def test_effort_and_members_are_those_of_the_plan(effort: str) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"epsilon": 1.0}, SECURE])
-def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more: dict[str, Any]) -> None:
+def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more):
     plan = RunConfig.parse({"ranges": "0:16", **more}).plan(3, 100, 2)
     (spec,) = plan.specs()
     assert (plan.needs_columns, spec.coding) == (False, "bumps")
@@ -286,6 +282,6 @@ def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more: dict[str
     assert -1.5 < other.edges[1][0] < other.edges[1][-1] < 1e3
 
 
-def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
+def test_very_wide_samples_are_left_as_they_are_by_auto():
     needs = [RunConfig(scaling="auto").plan(n, None, 2).needs_columns for n in (2**14, 2**14 + 1)]
     assert needs == [True, False]

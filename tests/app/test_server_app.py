@@ -81,7 +81,7 @@ def fail(error: BaseException) -> Callable[..., Any]:
     return failing
 
 
-def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd):
     line = "FAILED: ConfigError: run-config alpha: expected a number above 0, got -1.0"
     assert streamed({"alpha": -1.0}, ConfigError, capfd) == [line, "ERROR :      Exit Code: 700", line]
     record = logging.LogRecord("flwr", logging.INFO, "", 0, "a line of %s", ("another",), None)
@@ -89,9 +89,7 @@ def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd: pytest.Capt
     assert record.getMessage() == "a line of another"
 
 
-def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(capfd, monkeypatch, tmp_path):
     path = written(tmp_path / "text.csv", "a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
     monkeypatch.setattr(run_plan, "is_simulated", lambda _: True)
     monkeypatch.setattr(run_plan, "_simulated_parties", fail(AssertionError("waited for the parties")))
@@ -111,14 +109,9 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_an_error_is_told_in_one_line_and_one_that_is_not_ours_keeps_its_traceback(
-    error: Exception,
-    line: str,
-    is_ours: bool,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_an_error_is_told_in_one_line_and_not_ours_with_its_traceback(
+    error, line, is_ours, capfd, monkeypatch, tmp_path
+):
     error.add_note("it has 'a'")
     monkeypatch.setattr(server_app, "plan_run", fail(error))
     first, *rest, last = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
@@ -128,7 +121,7 @@ def test_an_error_is_told_in_one_line_and_one_that_is_not_ours_keeps_its_traceba
         assert any(each.startswith(text) for each in rest) != is_ours
 
 
-def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_folder_is_made_before_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     assert server_app.output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
     (tmp_path / "file").touch()
@@ -138,7 +131,7 @@ def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("failing", [TRAIN, EVALUATE])
-def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failing: str) -> None:
+def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failing):
     nodes = {n: Node(FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3)) for n in (1, 2)}
 
     def fail(messages: list[Message]) -> list[Message]:
@@ -259,9 +252,7 @@ def names(report: dict[str, Any]) -> list[str]:
     return [party["name"] for party in report["parties"]]
 
 
-def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(run, monkeypatch):
     whole, unfinished = run(**PLAIN), run.out / "federation.unfinished.npz"
     report = run(spoil=lost_once(), **PLAIN)
     assert (report["missing"], report["absent"]) == ({}, {})
@@ -275,7 +266,7 @@ def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_els
 
 
 @pytest.mark.parametrize(("spoil", "error"), [(empty, "KeyError"), (with_code, "ValueError"), (with_list, "TypeError")])
-def test_a_reply_that_flower_cannot_read_costs_its_sender_only(spoil: Spoil, error: str, run: Runner) -> None:
+def test_a_reply_that_flower_cannot_read_costs_its_sender_only(spoil, error, run):
     report = run(spoil=spoil)
     assert names(report) == ["Ulm"]
     assert report["missing"] == {"node 2": f"{UNREAD} ({error})"}
@@ -306,7 +297,7 @@ class Failing(Loopback):
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_each_failure_is_told_of_its_own_party(is_named: bool, run: Runner) -> None:
+def test_each_failure_is_told_of_its_own_party(is_named, run):
     run.grid = type("Failing", (Failing,), {"is_named": is_named})
     report = run(nodes=(1, 2, 3))
     assert names(report) == ["Bonn"]
@@ -318,13 +309,13 @@ def test_each_failure_is_told_of_its_own_party(is_named: bool, run: Runner) -> N
         assert len(text) <= 200
 
 
-def test_a_party_of_more_samples_than_allowed_is_not_counted(run: Runner) -> None:
+def test_a_party_of_more_samples_than_allowed_is_not_counted(run):
     assert [party["examples"] for party in run(max_examples=20)["parties"]] == [20, 20]
     with raises(AggregationError, counted=0, missing=dict.fromkeys(("Ulm", "Mallory"), TOO_MANY)):
         run(max_examples=19)
 
 
-def test_a_run_with_columns_and_a_selection_reports_them(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     report = run(hash_dim=256)
     assert (report["format"], report["scaling"], report["columns"]["examples"] <= 40) == (3, "auto", True)
     selection, members = report["selection"], report["members"]
@@ -353,7 +344,7 @@ def test_a_run_with_columns_and_a_selection_reports_them(run: Runner, capsys: py
 
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "evaluation"])
-def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
     kept, unfinished = run.folder / "kept.npz", run.folder / "kept.unfinished.npz"
     settings: dict[str, Any] = {"federation": str(kept)}
     whole = run(federation=str(run.folder / "a.npz"))
@@ -381,7 +372,7 @@ def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest
         run(action="resume", **settings)
 
 
-def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
+def test_a_run_of_one_hash_reports_one_member(run):
     report = run(scaling="none", rule="novelty", decay="0.5")
     assert [report[name] for name in ("scaling", "columns", "selection", "rule")] == ["none", None, None, "novelty"]
     (member,) = report["members"]
@@ -393,7 +384,7 @@ NOISY: dict[str, Any] = {"epsilon": 1.0, "n_examples": 40, "any_noise": True}
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private: bool, run: Runner) -> None:
+def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private, run):
     if private:
         run.make_private()
     report = run(ranges="-1:5", **(NOISY | {"delta": 1e-5} if private else {}))
@@ -407,7 +398,7 @@ def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private: bool,
 # -------- federations that grow
 
 
-def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
+def test_a_federation_goes_through_train_join_and_evaluate(run):
     kept = run.folder / "kept.npz"
 
     def refused(expected: str | None = None, **settings: Any) -> None:
@@ -440,7 +431,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
             run(action="evaluate", federation=str(kept), **{name: value})
 
 
-def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(run: Runner) -> None:
+def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(run):
     kept = str(run.folder / "kept.npz")
     run(nodes={2}, federation=kept)
     report = run(action="join", federation=kept, spoil=empty)  # Mallory's, who is in the file
@@ -451,24 +442,12 @@ def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(ru
 
 
 ONE_HASH = {"scaling": "none", "rule": "novelty", "decay": "0.5"}
+RUNS = [{}, ONE_HASH, {"scaling": "none", "decay": "0.5"}, {"scaling": "none", "rule": "novelty"}]
+RUNS += [{"ranges": "-1:5"}, {"action": "join"}, {"action": "evaluate"}]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        ONE_HASH,
-        {"scaling": "none", "decay": "0.5"},
-        {"scaling": "none", "rule": "novelty"},
-        {"ranges": "-1:5"},
-        {"action": "join"},
-        {"action": "evaluate"},
-    ],
-    ids=str,
-)
-def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
-    settings: dict[str, Any], run: Runner
-) -> None:
+@pytest.mark.parametrize("settings", RUNS, ids=str)
+def test_server_and_parties_without_anything_of_their_own_have_the_same_file(settings, run):
     copy, kept = run.folder / "party.npz", str(run.folder / "kept.npz")
     if "action" in settings:
         run(nodes={1}, federation=kept, **ONE_HASH)
@@ -482,7 +461,7 @@ def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
 # -------- private runs
 
 
-def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(run: Runner) -> None:
+def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(run):
     copy = run.folder / "party.npz"
     run.make_private()
     run.party["on_model"] = lambda model: model.save(copy)
@@ -495,9 +474,7 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
 
 
 @pytest.mark.parametrize("more", [{"delta": 1e-5}, {}, {"n_released": 20}])
-def test_a_private_run_reports_its_guarantee(
-    more: dict[str, Any], run: Runner, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_private_run_reports_its_guarantee(more, run, capsys):
     run.make_private()
     report = run(**NOISY, scale="1", **more)
     privacy, model = report["privacy"], FlyNNClassifier.load(run.out / "model.npz")
@@ -520,13 +497,13 @@ def test_a_private_run_reports_its_guarantee(
     ],
     ids=["public figures", "strong noise", "seeded noise"],
 )
-def test_a_private_run_in_a_deployment_is_refused_without(settings: dict[str, Any], field: str, run: Runner) -> None:
+def test_a_private_run_in_a_deployment_is_refused_without(settings, field, run):
     run.make_private()
     with raises(ConfigError, field=f"run-config {field}"):
         run(**settings)
 
 
-def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Runner) -> None:
+def test_parties_that_keep_their_results_are_named_where_they_are_asked(run):
     run.make_private()
     report = run(**NOISY, scale="1", evaluate=True)
     assert set(report["absent"]["evaluation"]) == {"Ulm", "Mallory"}
@@ -539,7 +516,7 @@ def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Run
 # -------- results that are spoiled, or cannot be written
 
 
-def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
     report = run(spoil=lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
     assert (report["missing"], report["examples"]) == ({}, 40)
     assert report["absent"]["evaluation"] == {"Mallory": f"{UNREAD} (KeyError)"}
@@ -558,9 +535,7 @@ ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.cs
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_counts_that_are_not_the_pooled_ones_fail_the_run(
-    is_full: bool, run: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counts_that_are_not_the_pooled_ones_fail_the_run(is_full, run, monkeypatch, capsys):
     whole = reports.compiled
 
     def unequal(*args: Any) -> dict[str, Any]:
@@ -581,9 +556,7 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     "full", [ALL, {"model.npz"}, {"report.html"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=sorted
 )
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EROFS])
-def test_results_that_cannot_be_written_are_told_after_the_report(
-    full: set[str], cause: int, run: Runner, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
-) -> None:
+def test_results_that_cannot_be_written_are_told_after_the_report(full, cause, run, monkeypatch, capsys, caplog):
     replace = os.replace
 
     def fails(source: Any, target: Any) -> None:
@@ -613,7 +586,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 
 
-def test_an_update_is_in_the_report_with_its_digests(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_update_is_in_the_report_with_its_digests(run, capsys):
     kept, (X, y) = str(run.folder / "kept.npz"), points(20)
     first = run(federation=kept)
     run.party["previous"] = Samples(X, y)

@@ -77,13 +77,13 @@ def features(report: dict[str, Any]) -> list[str]:
 # -------- the run
 
 
-def test_the_command_that_readme_opens_with_leads_to_a_report(folder: Path) -> None:
+def test_the_command_that_readme_opens_with_leads_to_a_report(folder):
     command = shlex.split(re.findall(r"^`(flwr-flynn [^`]+)`$", text_of("README.md"), re.MULTILINE)[0])
     assert main(command[1:]) == 0
     assert {"report.html", "model.npz"} <= {path.name for path in (folder / "flwr-flynn-try").iterdir()}
 
 
-def test_gaps_that_tell_the_site_are_in_log_and_report(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_gaps_that_tell_the_site_are_in_log_and_report(folder, caplog):
     hospital("basel.csv", 160, 1)
     hospital("bern.csv", 160, 1)
     hospital("chur.csv", 300, 1, ("age", "sex", "ward", "outcome"))
@@ -96,7 +96,7 @@ def test_gaps_that_tell_the_site_are_in_log_and_report(folder: Path, caplog: pyt
     assert ("pressure", text) in [record.args for record in caplog.records]
 
 
-def test_three_files_are_a_deployment_of_three_parties(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_files_are_a_deployment_of_three_parties(folder, capsys):
     level = logging.getLogger("flwr").level
     report = tried("basel.csv", "bern.csv", "chur.csv", out="made")
     assert (names(report), report["missing"], report["classes"]) == (["basel", "bern", "chur"], {}, ["no", "yes"])
@@ -120,14 +120,14 @@ def test_three_files_are_a_deployment_of_three_parties(folder: Path, capsys: pyt
     assert counts_sha256(model.members) == report["sha256"]["federated"]
 
 
-def test_labels_that_are_numbers_are_numbers_in_every_form() -> None:
+def test_labels_that_are_numbers_are_numbers_in_every_form():
     hospital("a.csv", 60, 1, no="0", yes="1")
     hospital("b.csv", 60, 2, no="0.0", yes="1.0")
     report = tried("a.csv", "b.csv")
     assert (report["classes"], names(report)) == ([0, 1], ["a", "b"])
 
 
-def test_files_of_one_name_are_parties_of_their_own(folder: Path) -> None:
+def test_files_of_one_name_are_parties_of_their_own(folder):
     for name in ("bern", "basel"):
         (folder / name).mkdir()
         hospital(f"{name}/own.csv", 60, len(name))
@@ -135,7 +135,7 @@ def test_files_of_one_name_are_parties_of_their_own(folder: Path) -> None:
     assert names(report) == ["bern-own", "basel-own", "basel-own-3"]
 
 
-def test_a_dry_run_asks_nobody(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_asks_nobody(folder, capsys):
     assert main(["try", "basel.csv", "bern.csv", *QUICK, "--set", "dry-run=true"]) == 0
     (path,) = (folder / "flwr-flynn-try").iterdir()
     assert capsys.readouterr().out.splitlines()[-1] == str(path)
@@ -145,7 +145,7 @@ def test_a_dry_run_asks_nobody(folder: Path, capsys: pytest.CaptureFixture[str])
 # -------- one file that is split
 
 
-def test_a_column_splits_a_file_into_parties(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_splits_a_file_into_parties(capsys):
     rows = hospital("own.csv", 120, 4, separator=";", A="Bâle", B="B/2", C="")
     report = tried("own.csv", "--by", "ward")
     assert names(report) == ["B_2", "Bâle"]
@@ -154,7 +154,7 @@ def test_a_column_splits_a_file_into_parties(capsys: pytest.CaptureFixture[str])
     assert " 40 rows" in capsys.readouterr().out
 
 
-def test_the_parts_of_a_file_are_read_as_the_whole_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_a_file_are_read_as_the_whole_one(folder, capsys):
     """One part has groups of three digits alone, of which its own rows would not tell the decimal mark."""
     rows = [f"a;1,{i % 10}5;{'no' if i % 2 else 'yes'}" for i in range(40)]
     rows += [f"b;{i + 1},250;{'no' if i % 2 else 'yes'}" for i in range(40)]
@@ -186,7 +186,7 @@ def faulty(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("faulty")
-def test_the_faults_of_all_files_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_faults_of_all_files_are_told_at_once(capsys):
     """Each with the setting that mends it, in the words on record; nothing is written."""
     shown = ""
     for line in (
@@ -213,9 +213,7 @@ def test_the_faults_of_all_files_are_told_at_once(capsys: pytest.CaptureFixture[
     ],
     ids=lambda value: str(value),
 )
-def test_the_settings_mend_the_faults(
-    files: str, settings: str, parties: list[str], classes: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_settings_mend_the_faults(files, settings, parties, classes, capsys):
     given = [part for text in settings.split() for part in ("--set", text)]
     report = tried(*(f"{name}.csv" for name in files.split()), *given)
     assert (names(report), report["classes"]) == (parties, classes)
@@ -223,7 +221,7 @@ def test_the_settings_mend_the_faults(
     assert ("more.csv: note: 1 of 3" in capsys.readouterr().out) == ("perhaps" in classes)
 
 
-def test_a_column_that_tells_many_texts_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_that_tells_many_texts_is_named(folder, capsys):
     """Names of patients who came often are levels like others: a trial says so."""
     head, *rows = (folder / "basel.csv").read_text().splitlines()
     named = [f"{row},Meier {index % 25}, Hans" for index, row in enumerate(rows * 3)]
@@ -233,9 +231,7 @@ def test_a_column_that_tells_many_texts_is_named(folder: Path, capsys: pytest.Ca
     assert features(tried("named.csv", "--set", "ignore=patient")) == ["age", "first", "pressure", "sex", "ward"]
 
 
-def test_labels_of_very_many_values_are_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
     monkeypatch.setattr(try_files, "MOST_CLASSES", 1)
     assert main(["try", "basel.csv", "bern.csv", *QUICK]) == 1
     refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("REFUSED: ")]
@@ -261,16 +257,14 @@ UNKNOWN = ["epsilon=1", "min-available=1", "dataset=x", "quick", "gone:label=x",
     ],
     ids=str,
 )
-def test_what_cannot_be_set_or_split_is_refused(
-    paths: list[str], by: str, settings: list[str], error: Any, field: str, folder: Path, monkeypatch: Any
-) -> None:
+def test_what_cannot_be_set_or_split_is_refused(paths, by, settings, error, field, folder, monkeypatch):
     monkeypatch.setattr(try_files, "_MOST_PARTS", 2)
     np.savez(folder / "own.npz", X=np.zeros((2, 2)), y=np.zeros(2))
     with raises(error, field=field):
         try_files.run_files(paths, {"label": "outcome"}, by, settings=settings)
 
 
-def test_settings_reach_the_run_and_the_party() -> None:
+def test_settings_reach_the_run_and_the_party():
     given = ["seed=7", 'classes=["no", "yes"]', "decay=0.5", "group-column=ward"]
     given += ["basel:test-fraction=0.5", "bern:test-fraction=0"]
     report = tried("basel.csv", "bern.csv", *(part for text in given for part in ("--set", text)))
@@ -280,7 +274,7 @@ def test_settings_reach_the_run_and_the_party() -> None:
     assert report["evaluation"]["examples"] > 30
 
 
-def test_options_of_csv_files_are_node_settings_of_all_parties() -> None:
+def test_options_of_csv_files_are_node_settings_of_all_parties():
     for name in ("a", "b"):
         hospital(f"{name}.csv", 60, ord(name), separator="|", f="not known")
     options = ["--separator", "pipe", "--decimal", ".", "--encoding", "utf-8", "--gap-text", "not known"]

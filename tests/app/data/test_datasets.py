@@ -38,7 +38,7 @@ def flwr_datasets() -> None:
 # -------- the held-out rule
 
 
-def test_the_rule_is_golden() -> None:
+def test_the_rule_is_golden():
     """Pinned: another version holding out other points would silently change every figure."""
     # The first outputs of SplitMix64 seeded with 0 are its hash at multiples of its increment.
     states = [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3)]
@@ -48,7 +48,7 @@ def test_the_rule_is_golden() -> None:
 
 
 @given(st.integers(0, 2000), st.floats(0, 1), st.integers(0, 2**63 - 1))
-def test_held_out_is_a_rule_on_the_point(n: int, fraction: float, seed: int) -> None:
+def test_held_out_is_a_rule_on_the_point(n, fraction, seed):
     mask = held_out(n, fraction, seed)
     assert mask.shape == (n,)
     assert (held_out(n + 100, fraction, seed)[:n] == mask).all()
@@ -56,7 +56,7 @@ def test_held_out_is_a_rule_on_the_point(n: int, fraction: float, seed: int) -> 
     assert held_out(n, 1.0, seed).all()
 
 
-def test_held_out_takes_its_share() -> None:
+def test_held_out_takes_its_share():
     shares = [held_out(20_000, 0.2, seed).mean() for seed in range(20)]
     assert abs(np.mean(shares) - 0.2) < 0.005
     # Seeds are independent: two of them agree on 0.2 ** 2 of the points.
@@ -82,7 +82,7 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 @pytest.mark.parametrize("n_parties", [1, 7, 10])
-def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, wards: Path) -> None:
+def test_every_partitioner_deals_disjoint_shares(name, n_parties, wards):
     config = RunConfig.parse({"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {}))
     if (name, n_parties) in REFUSED:
         with raises(ConfigError, field="run-config partitioner", got=name) as caught:
@@ -97,7 +97,7 @@ def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, ward
     assert len(dealt) == 1797 or name in {"pathological", "shard"}  # which leave points out
 
 
-def test_partitioners_are_those_of_flwr_datasets_that_split_points() -> None:
+def test_partitioners_are_those_of_flwr_datasets_that_split_points():
     import flwr_datasets.partitioner as module
 
     names = {name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")}
@@ -107,7 +107,7 @@ def test_partitioners_are_those_of_flwr_datasets_that_split_points() -> None:
     assert names - others == {name.replace("-", "") for name in PARTITIONERS}
 
 
-def test_an_empty_party_is_a_valid_party() -> None:
+def test_an_empty_party_is_a_valid_party():
     config = RunConfig.parse({"alpha": 0.01})
     sizes = [len(share) for share in datasets.simulated_shares(config, 50)]
     assert min(sizes) == 0
@@ -117,7 +117,7 @@ def test_an_empty_party_is_a_valid_party() -> None:
 
 @pytest.mark.parametrize("partitioner", ["iid", "dirichlet"])
 @pytest.mark.parametrize("n_parties", [2, 10])
-def test_training_points_are_the_same_however_they_are_split(partitioner: str, n_parties: int) -> None:
+def test_training_points_are_the_same_however_they_are_split(partitioner, n_parties):
     config = RunConfig.parse({"partitioner": partitioner})
     parties = [datasets.simulated_share(config, i, n_parties) for i in range(n_parties)]
     train = np.concatenate([np.column_stack([p.X, p.y]) for p in parties])
@@ -131,12 +131,12 @@ def test_training_points_are_the_same_however_they_are_split(partitioner: str, n
     assert sum(len(p.y) + len(p.y_test) for p in parties) == 1797
 
 
-def test_split_seed_moves_the_split() -> None:
+def test_split_seed_moves_the_split():
     one, again, other = ([share.tolist() for share in deal(RunConfig(split_seed=s), 5, DIGITS.y)] for s in (1, 1, 2))
     assert one == again != other
 
 
-def test_options_are_arguments_of_flwr_datasets() -> None:
+def test_options_are_arguments_of_flwr_datasets():
     config = RunConfig.parse({"partitioner": "size", "partitioner-options": '{"partition_sizes": [100, 200, 300]}'})
     assert [len(s) for s in datasets.simulated_shares(config, 3)] == [100, 200, 300]
 
@@ -158,12 +158,12 @@ SHARDS = {"partitioner": "shard", "partitioner-options": json.dumps({"num_shards
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_options_that_are_none_are_refused(options: dict[str, Any], field: str) -> None:
+def test_options_that_are_none_are_refused(options, field):
     with raises(ConfigError, field=f"run-config {field}"):
         datasets.simulated_shares(RunConfig.parse(options), 4)
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     with raises(ConfigError, expected="flwr-flynn[simulation]"):
         deal(RunConfig(), 2, DIGITS.y)
@@ -172,7 +172,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # -------- loading
 
 
-def test_digits_are_bytes() -> None:
+def test_digits_are_bytes():
     assert (DIGITS.X.dtype, DIGITS.classes) == (np.uint8, list(range(10)))
     assert len(DIGITS.feature_names or ()) == 64
 
@@ -193,7 +193,7 @@ def test_digits_are_bytes() -> None:
         ("True False 1_0", ["1_0", "False", "True"]),
     ],
 )
-def test_classes_are_integers_or_strings(y: Any, classes: list[Any], tmp_path: Path) -> None:
+def test_classes_are_integers_or_strings(y, classes, tmp_path):
     if isinstance(y, str):
         path = written(tmp_path / "a.csv", "x,label\n" + "".join(f"1,{label}\n" for label in y.split()))
     else:
@@ -217,9 +217,7 @@ WIDE = "63,m,i,44,5,6,7,a\ninf,inf,inf,44,5,6,7,a\n1,-inf,2,44,5,6,7,a\n"
          "; 1 of 2 samples, 2 of 2 samples, 1 of 2 samples; in this file: '63', 'm', 'i'"),
     ],
 )  # fmt: skip
-def test_problems_travel_as_positions_and_counts_and_names_stay_here(
-    text: str, label: str, expected: str, got: str, notes: str, tmp_path: Path
-) -> None:
+def test_problems_travel_as_positions_and_counts_and_names_stay_here(text, label, expected, got, notes, tmp_path):
     path = written(tmp_path / "site.csv", text)
     with raises((DataError, ConfigError), field="site.csv", expected=expected, got=got) as caught:
         datasets.load_dataset(str(path), label=label)
@@ -234,9 +232,7 @@ NAMES = {"a": "A", "b": "\uff42", "c": " c ", "d": "d", "label": "label"}  # the
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "CSV", "Parquet", "NPZ"])
 @given(order=st.permutations([*NAMES]))
 @settings(max_examples=10)
-def test_columns_are_found_by_name_whatever_their_order(
-    read: Any, ending: str, order: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_columns_are_found_by_name_whatever_their_order(read, ending, order, tmp_path_factory):
     values = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9], "d": [10, 11, 12], "label": ["x", "y", "x"]}
     path = tmp_path_factory.mktemp("order") / f"mine.{ending}"
     of_one = node(written(path, {NAMES[name]: values[name] for name in order}))
@@ -251,9 +247,7 @@ def test_columns_are_found_by_name_whatever_their_order(
 
 @READERS
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
-def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
-    read: Any, ending: str, tmp_path: Path
-) -> None:
+def test_missing_columns_are_refused_by_the_names_that_the_run_announced(read, ending, tmp_path):
     path = written(tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]})
     told = {"field": path.name, "got": "2 of 3 missing: weight, height"}
     if read is private_share:  # tells no names
@@ -265,7 +259,7 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
 
 
 @READERS
-def test_npz_files_without_names_are_taken_as_they_are(read: Any, tmp_path: Path) -> None:
+def test_npz_files_without_names_are_taken_as_they_are(read, tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, X=[[1, 2]], y=[0])
     assert read(node(path), ("b", "a")).X.tolist() == [[1, 2]]
@@ -284,7 +278,7 @@ def test_npz_files_without_names_are_taken_as_they_are(read: Any, tmp_path: Path
         (("who", "height"), "others in 1 of 2 features: height"),
     ],
 )
-def test_columns_that_the_run_announced_are_told_by_name(features: Any, got: str, tmp_path: Path) -> None:
+def test_columns_that_the_run_announced_are_told_by_name(features, got, tmp_path):
     path = written(tmp_path / "mine.csv", "who,height,age,label\nAnna,1.5,inf,x\nBert,-inf,7654,y\nCleo,2,inf,y\n")
     with raises(DataError, field="mine.csv", got=got) as caught:
         own_file.own_share(NodeConfig(data_path=str(path)), features)
@@ -295,9 +289,7 @@ def test_columns_that_the_run_announced_are_told_by_name(features: Any, got: str
     ("text", "classes", "code"),
     [("1", ["1", "b"], 0), ("b", ["1", "b"], 1), ("1", [0, 1], 1), ("1.0", [0, 1], 1), ("01", ["1", "01"], 1)],
 )
-def test_labels_mean_the_same_at_a_party_that_has_numbers_only(
-    text: str, classes: list[Any], code: int, tmp_path: Path
-) -> None:
+def test_labels_mean_the_same_at_a_party_that_has_numbers_only(text, classes, code, tmp_path):
     share = own_file.own_share(node(written(tmp_path / "a.csv", f"x,label\n7,{text}\n")))
     assert RunSpec(HashSpec(1, 4, 1, 1, 0), classes).codes(share.y).tolist() == [code]
 
@@ -344,9 +336,7 @@ NOTES: dict[str, tuple[bool, Any]] = {  # whether the file is read all the same,
 @READERS
 @PARQUETS
 @pytest.mark.parametrize("case", NOTES)
-def test_row_labels_are_no_features_and_notes_that_name_none_are_refused(
-    read: Any, case: str, index: str | None, tmp_path: Path
-) -> None:
+def test_row_labels_are_no_features_and_notes_that_name_none_are_refused(read, case, index, tmp_path):
     is_read, notes = NOTES[case]
     own = parquet(tmp_path / "mine.parquet", index, notes)
     if is_read:
@@ -359,7 +349,7 @@ def test_row_labels_are_no_features_and_notes_that_name_none_are_refused(
 
 
 @READERS
-def test_a_damaged_parquet_file_is_refused(read: Any, tmp_path: Path) -> None:
+def test_a_damaged_parquet_file_is_refused(read, tmp_path):
     path = tmp_path / "mine.parquet"
     own = parquet(path, None)
     whole = path.read_bytes()
@@ -379,7 +369,7 @@ def test_a_damaged_parquet_file_is_refused(read: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
-def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(ending: str, tmp_path: Path) -> None:
+def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(ending, tmp_path):
     path = written(tmp_path / f"a.{ending}", {"p": np.zeros(0), "q": np.zeros(0), "label": np.zeros(0)})
     share = own_file.own_share(NodeConfig(data_path=str(path)))
     assert share.X.shape == share.X_test.shape == (0, 2)
@@ -392,13 +382,13 @@ SOURCES = ["nowhere.npz", "mnist", "openml:x", "folder.csv/", "x.pkl", "~nosuchu
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: ascii(source)[:20])
-def test_sources_that_are_not_there(source: str) -> None:
+def test_sources_that_are_not_there(source):
     with raises(ConfigError, field="dataset"):
         datasets.load_dataset(source)
 
 
 @pytest.mark.filterwarnings("ignore:A network error:UserWarning", "ignore:Invalid cache:RuntimeWarning")
-def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_openml_offline_says_what_is_missing(monkeypatch, tmp_path):
     from urllib.error import URLError
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -413,7 +403,7 @@ def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tm
     assert str(tmp_path) in str(caught.value)  # where a data set that was fetched before would be
 
 
-def test_a_label_column_is_for_files() -> None:
+def test_a_label_column_is_for_files():
     with raises(ConfigError, field="label", expected="none with digits", got="species"):
         datasets.simulated_dataset(RunConfig(label="species"))
 
@@ -477,7 +467,7 @@ MALFORMED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_npz_is_refused(case: str, tmp_path: Path) -> None:
+def test_malformed_npz_is_refused(case, tmp_path):
     path = written(tmp_path / "bad.npz", MALFORMED[case])
     with traced() as memory, raises(DataError) as caught:
         datasets.load_dataset(str(path))

@@ -41,7 +41,7 @@ def own(path: Path, columns: dict[str, Any] = COLUMNS, **settings: Any) -> NodeC
 
 @ENDINGS
 @READERS
-def test_neither_requests_nor_orders_of_columns_have_a_part_in_it(ending: str, read: Any, tmp_path: Path) -> None:
+def test_neither_requests_nor_orders_of_columns_have_a_part_in_it(ending, read, tmp_path):
     """In 0.8 a server saw other rows of a private party evaluated by each order of the same features."""
     party = own(tmp_path / f"mine.{ending}")
     first = held(read(party, ("age", "crp")))
@@ -56,7 +56,7 @@ def test_neither_requests_nor_orders_of_columns_have_a_part_in_it(ending: str, r
 
 @ENDINGS
 @READERS
-def test_rows_that_come_and_go_move_no_other(ending: str, read: Any, tmp_path: Path) -> None:
+def test_rows_that_come_and_go_move_no_other(ending, read, tmp_path):
     """In 0.8 one patient fewer at an update reshuffled the test samples of an open party."""
     whole = held(read(own(tmp_path / f"mine.{ending}"), ("age", "crp")))
     for rows in ([i for i in range(200) if i != 7], np.random.default_rng(1).permutation(200), range(50, 150)):
@@ -67,9 +67,7 @@ def test_rows_that_come_and_go_move_no_other(ending: str, read: Any, tmp_path: P
 
 @ENDINGS
 @READERS
-def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(
-    ending: str, read: Any, tmp_path: Path
-) -> None:
+def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(ending, read, tmp_path):
     party = own(tmp_path / f"mine.{ending}", held_out_key="patient")
     before = held(read(party, ("age", "crp")))
     groups: dict[str, set[bool]] = {}
@@ -84,20 +82,20 @@ def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(
 
 
 @READERS
-def test_rows_without_an_id_are_held_out_one_by_one(read: Any, tmp_path: Path) -> None:
+def test_rows_without_an_id_are_held_out_one_by_one(read, tmp_path):
     ids = ["" if i % 2 else f"p{i // 6}" for i in range(200)]
     found = held(read(own(tmp_path / "a.csv", {**COLUMNS, "patient": ids}, held_out_key="patient"), ("age", "crp")))
     without = [(COLUMNS["age"][i], COLUMNS["crp"][i]) for i in range(1, 200, 2)]
     assert 10 < sum(row in found for row in without) < 60
 
 
-def test_a_private_party_s_secret_decides(tmp_path: Path) -> None:
+def test_a_private_party_s_secret_decides(tmp_path):
     party, features = own(tmp_path / "a.csv"), ("age", "crp")
     one, other = (held(private_share(party, features, secret)) for secret in (b"1", b"2"))
     assert one != other != held(own_file.own_share(party, features))
 
 
-def test_the_secret_of_a_party_is_made_once_and_outlives_a_reset(tmp_path: Path) -> None:
+def test_the_secret_of_a_party_is_made_once_and_outlives_a_reset(tmp_path):
     budget = Budget(tmp_path / "state", Policy(1.0))
     secret = budget.secret()
     assert len(secret) == 32
@@ -109,13 +107,13 @@ def test_the_secret_of_a_party_is_made_once_and_outlives_a_reset(tmp_path: Path)
     assert (tmp_path / "state.secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_share_of_all_rows_is_held_out() -> None:
+def test_a_share_of_all_rows_is_held_out():
     keys = row_keys([np.arange(20_000)])
     assert abs(HeldOut(0.2, b"a").mask(keys).mean() - 0.2) < 0.01
     assert not HeldOut(0.0, b"a").mask(keys).any()
 
 
-def test_keys_follow_from_what_values_are_and_not_from_the_type_of_their_array() -> None:
+def test_keys_follow_from_what_values_are_and_not_from_the_type_of_their_array():
     expected = row_keys([np.array([1, 2, 3]), np.array([0.5, 1.5, 2.5])])
     for column in (
         *(np.array([1.0, 2, 3]), np.array(["1", "2", "3"]), [1, 2, 3], np.array([1, 2, 3], np.uint8)),
@@ -125,7 +123,7 @@ def test_keys_follow_from_what_values_are_and_not_from_the_type_of_their_array()
     assert row_keys([], [3, "b"]) == row_keys([], [3.0, "b"]) == row_keys([], ["3", "b"])
 
 
-def test_a_value_is_the_same_alone_as_among_others() -> None:
+def test_a_value_is_the_same_alone_as_among_others():
     odd: list[Any] = [1, 2.5, None, "x", "", "NA", "1_0", "nan", "1e999", -0.0, 0, True, "True", b"\xff", 10**400]
     odd += ["3", 1j, "a\x1f"]
     whole = row_keys([odd])

@@ -33,9 +33,7 @@ from tests.raising import raises
         ([f"{2**64 - 1}", f"-{10**30}"], np.float64, [2.0**64, -1e30]),
     ],
 )
-def test_an_open_party_has_the_narrowest_type_that_holds_a_column(
-    cells: list[str], dtype: Any, values: list[Any], tmp_path: Path
-) -> None:
+def test_an_open_party_has_the_narrowest_type_that_holds_a_column(cells, dtype, values, tmp_path):
     path = written(tmp_path / "mine.csv", "a,label\n" + "".join(f"{text},x\n" for text in cells))
     X = own_share(node(path)).X
     assert (X.dtype, X[:, 0].tolist()) == (dtype, values)
@@ -43,14 +41,14 @@ def test_an_open_party_has_the_narrowest_type_that_holds_a_column(
     assert (rows.dtype, rows[:, 0].tolist()) == (np.float64, [*map(float, values)])
 
 
-def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path: Path) -> None:
+def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path):
     n, big = MOST_ROWS + 3, 2**60 + 1
     path = written(tmp_path / "mine.csv", "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)))
     X = load_dataset(str(path)).X
     assert (X.dtype, X.shape, X[-1].tolist()) == (np.int64, (n, 2), [big + n - 1, 1])
 
 
-def test_rows_with_errors_stay_at_a_private_party_and_are_counted_at_an_open_one(tmp_path: Path) -> None:
+def test_rows_with_errors_stay_at_a_private_party_and_are_counted_at_an_open_one(tmp_path):
     rows = "a,b,label\n1,2,x\n1,much,x\n1,NA,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0,2,x\n"
     path = written(tmp_path / "mine.csv", rows)
     share = share_of(private_file(path))
@@ -63,7 +61,7 @@ def test_rows_with_errors_stay_at_a_private_party_and_are_counted_at_an_open_one
 
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
-def test_numbers_are_those_that_python_prints(values: list[float]) -> None:
+def test_numbers_are_those_that_python_prints(values):
     texts = np.array([repr(value) for value in values], object)
     assert as_kind("number", texts)[0].tolist() == [float(value) for value in values]
 
@@ -91,9 +89,7 @@ def write(path: Path, rows: list[Any]) -> None:
 
 @pytest.mark.parametrize(("ending", "odd"), [(ending, odd) for ending, rows in ODD.items() for odd in rows], ids=str)
 @pytest.mark.parametrize("evaluate", [False, True])
-def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_held_out(
-    ending: str, odd: Any, evaluate: bool, tmp_path: Path
-) -> None:
+def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_held_out(ending, odd, evaluate, tmp_path):
     first = 0 if ending == ".npz" else BIG  # one missing label makes floats of all in NumPy
     rows: list[Any] = [(i + 0.5, i, first + i % 7) for i in range(60)]
     path = tmp_path / f"mine{ending}"
@@ -114,14 +110,14 @@ def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_hel
 
 
 @READERS
-def test_a_missing_package_is_named_with_its_extra(read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(read, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with raises(ConfigError, field="pyarrow.parquet", expected="flwr-flynn[data]"):
         read(node(written(tmp_path / "mine.parquet", "")))
 
 
 @READERS
-def test_a_parquet_file_that_announces_more_rows_than_it_has_is_refused(read: Any, tmp_path: Path) -> None:
+def test_a_parquet_file_that_announces_more_rows_than_it_has_is_refused(read, tmp_path):
     pytest.importorskip("pyarrow")
     path = written(tmp_path / "mine.parquet", {"a": [1.0, 2.0], "label": ["x", "y"]})
     content, two_rows = path.read_bytes(), b"\x16\x04\x19\x1c"  # two rows, and a list of one row group
@@ -131,7 +127,7 @@ def test_a_parquet_file_that_announces_more_rows_than_it_has_is_refused(read: An
         read(node(path))
 
 
-def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path) -> None:
+def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     buffers = [*arrow.array(["1", "\x7f", "3"]).buffers()[:2], arrow.py_buffer(b"1\xff3")]
     broken = arrow.Array.from_buffers(arrow.string(), 3, buffers)
@@ -167,7 +163,7 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
 
 @READERS
 @pytest.mark.parametrize("name", ["mine.csv.gz", "mine.CSV.GZ", "mine.xlsx", "mine", "gone.csv"])
-def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(read: Any, name: str, tmp_path: Path) -> None:
+def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(read, name, tmp_path):
     if name != "gone.csv":
         written(tmp_path / name, "a,label\n1,x\n")
     with raises(ConfigError, field="node-config data-path") as caught:
@@ -177,7 +173,7 @@ def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(read: Any, na
 
 @pytest.mark.parametrize("gap", ["", " ", "?", "NA", "na", "N/A", "NaN", "nan", "null", "None", "-", "#N/A"])
 @pytest.mark.parametrize(("ending", "kind", "known"), [("csv", "number", 7654.0), ("parquet", "category", "7654")])
-def test_texts_of_missing_values_are_gaps(gap: str, ending: str, kind: str, known: Any, tmp_path: Path) -> None:
+def test_texts_of_missing_values_are_gaps(gap, ending, kind, known, tmp_path):
     weights = [gap, gap if ending == "csv" else None, "7654"]
     columns = {"age": [1, 2, 3], "weight": weights, "label": ["x", "y", "y"]}
     party = node(written(tmp_path / f"mine.{ending}", columns))
@@ -196,9 +192,7 @@ def test_texts_of_missing_values_are_gaps(gap: str, ending: str, kind: str, know
         *((encoding, False, False) for encoding in ("utf-16-le", "utf-16-be", "utf-32")),
     ],
 )
-def test_an_encoding_is_detected_or_named(
-    encoding: str, is_open: bool, is_private: bool | None, tmp_path: Path
-) -> None:
+def test_an_encoding_is_detected_or_named(encoding, is_open, is_private, tmp_path):
     party = node(written(tmp_path / "mine.csv", "größe,label\n1,x\n2,ü\n".encode(encoding)))
     for read, is_read in ((own_share, is_open), (private_share, is_private)):
         if is_read:

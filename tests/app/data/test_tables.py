@@ -53,9 +53,7 @@ def days(column: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-def test_an_export_of_excel_is_read_with_nothing_set(
-    encoding: str, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_export_of_excel_is_read_with_nothing_set(encoding, path, caplog):
     with caplog.at_level(logging.INFO):
         share = own_share(node(written(path, EXCEL.encode(encoding))))
     table = share.X
@@ -70,9 +68,7 @@ def test_an_export_of_excel_is_read_with_nothing_set(
 
 @ENDINGS
 @READERS
-def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
-    read: Any, ending: str, tmp_path: Path
-) -> None:
+def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(read, ending, tmp_path):
     """Names as spreadsheets and other systems write them are those of a schema, and of another site."""
     size = "Gro\u0308\u00dfe"
     content: Any = {" age\n(years) ": [1, 2], size: [3, 4], "label": ["x", "y"]}
@@ -86,7 +82,7 @@ def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
     assert {*(columns_of(path) or ())} >= set(schema.names)
 
 
-def test_settings_of_the_node_win(path: Path) -> None:
+def test_settings_of_the_node_win(path):
     written(path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
     dialect = {"separator": "pipe", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
     settings = {"data-path": str(path), "test-fraction": 0.0, "date-format": "mm/dd/yyyy"} | dialect
@@ -96,7 +92,7 @@ def test_settings_of_the_node_win(path: Path) -> None:
     assert NodeConfig.parse({"data-path": "a.csv", "separator": "tab"}).dialect().separator == "\t"
 
 
-def test_an_encoding_that_shows_behind_the_head_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
     monkeypatch.setattr("flwr_flynn.app.data.csv_file._HEAD", 64)
     written(path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
@@ -130,7 +126,7 @@ def value_of(value: Any) -> str:
     return "a gap" if is_gap else repr(value) if isinstance(value, str) else f"{value}"
 
 
-def test_files_are_read_as_it_is_on_record(path: Path) -> None:
+def test_files_are_read_as_it_is_on_record(path):
     """Dialects, decimal marks, kinds of columns, gaps, dates, and what is refused: texts and what is read of them."""
     record = Path(__file__).parent / "csv_files.txt"
     cases = re.findall(r"^## (.*)\n((?s:.*?))^=>$", record.read_text("utf-8"), re.MULTILINE)
@@ -148,7 +144,7 @@ def test_files_are_read_as_it_is_on_record(path: Path) -> None:
         (["01", "02", "A3"], "category"),
     ],
 )
-def test_units_are_of_one_kind_and_codes_are_no_numbers(cells: list[str], kind: str, path: Path) -> None:
+def test_units_are_of_one_kind_and_codes_are_no_numbers(cells, kind, path):
     columns = {"c": cells * 9, "label": ["x"] * 9 * len(cells)}
     assert opened(written(path, columns)).reports[0].kind == kind
     assert Table.of(pd.DataFrame({"c": columns["c"]}), is_learned=True).kinds[0] == kind
@@ -160,9 +156,7 @@ CELLS = st.sampled_from([*NUMBERS, *OTHERS])
 
 
 @given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=12), decimal=st.sampled_from([".", ","]))
-def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_values(
-    rows: list[tuple[str, str]], decimal: str, tmp_path_factory: Any
-) -> None:
+def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_values(rows, decimal, tmp_path_factory):
     path, dialect = tmp_path_factory.mktemp("both") / "mine.csv", Dialect(";", decimal, "utf-8", ("-999",))
 
     def read(rows: list[tuple[str, str]], most_rows: int) -> tuple[list[Any], list[Any]]:
@@ -188,7 +182,7 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
-def test_what_is_read_at_once_are_the_numbers_of_each_text(texts: list[str]) -> None:
+def test_what_is_read_at_once_are_the_numbers_of_each_text(texts):
     numbers = plain_numbers(texts, GAP_TEXTS)
     for text, value in zip(texts, [] if numbers is None else numbers.tolist(), strict=numbers is not None):
         alone = number_of(text)[0]
@@ -196,7 +190,7 @@ def test_what_is_read_at_once_are_the_numbers_of_each_text(texts: list[str]) -> 
 
 
 @given(st.datetimes(), st.sampled_from(DATE_FORMATS))
-def test_dates_are_read_as_they_were_written(moment: Any, form: str) -> None:
+def test_dates_are_read_as_they_were_written(moment, form):
     text = form
     for part, digits in {"yyyy": f"{moment.year:04}", "mm": f"{moment.month:02}", "dd": f"{moment.day:02}"}.items():
         text = text.replace(part, digits)
@@ -211,7 +205,7 @@ SCHEMA = Schema([Column("zip", "category", ["01", "1A"]), Column("age", "number"
 SCHEMA_TEXT = "age,zip,day,label\n50,01,2024-01-05,x\n,1A,,y\n70,1,2024-03-05,x\n"
 
 
-def test_a_schema_keeps_texts_that_look_like_numbers(path: Path) -> None:
+def test_a_schema_keeps_texts_that_look_like_numbers(path):
     party = NodeConfig(data_path=str(written(path, SCHEMA_TEXT.replace("1A", "02"))))
     assert own_share(party).X.kinds == ("number", "number", "date")
     table = own_file.opened_own(party, schema=SCHEMA).whole()[0]
@@ -223,15 +217,13 @@ def test_a_schema_keeps_texts_that_look_like_numbers(path: Path) -> None:
     ("bad", "expected", "name"),
     [(("50,01", "old,01"), "numbers", "age"), (("2024-0", "soon"), "dates of one form", "day")],
 )
-def test_values_of_another_kind_than_the_schema_s_are_counted(bad: Any, expected: str, name: str, path: Path) -> None:
+def test_values_of_another_kind_than_the_schema_s_are_counted(bad, expected, name, path):
     written(path, SCHEMA_TEXT.replace(*bad).replace("\n70", "\n"))
     with raises(DataError, field="mine.csv", expected=expected, got=f"others in 1 of 3 features: {name}"):
         own_share(NodeConfig(data_path=str(path)), SCHEMA)
 
 
-def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(path, monkeypatch):
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     zips = np.random.default_rng(0).choice(["01", "1A", ""], 300)
     rows = [f"{i % 100 or ''},{zips[i]},2024-01-{i % 28 + 1:02},c{i % 3}\n" for i in range(300)]
@@ -248,7 +240,7 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
     assert not list(path.parent.glob("tmp*"))
 
 
-def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told(path, monkeypatch):
     class Full:
         def __enter__(self) -> Any:
             return self
@@ -265,7 +257,7 @@ def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         encoded_share(node(written(path, SCHEMA_TEXT)), SCHEMA)
 
 
-def test_the_summary_of_a_file_is_that_of_its_table_however_large(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_a_file_is_that_of_its_table_however_large(path, monkeypatch):
     written(path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 20)
     for least in (1, 4):
         assert counted(opened(path)).told(least) == TableSummary.of(table_of(path), least)
@@ -277,7 +269,7 @@ def test_the_summary_of_a_file_is_that_of_its_table_however_large(path: Path, mo
 # -------- Parquet and NPZ
 
 
-def test_parquet_keeps_its_types(tmp_path: Path) -> None:
+def test_parquet_keeps_its_types(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     noon = datetime(2024, 1, 5, 12, tzinfo=timezone(timedelta(hours=2)))
     rows = [  # a column, its kind, and its first value as it is read
@@ -303,13 +295,13 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "float32", "bool"])
-def test_parquet_of_plain_numbers_keeps_its_dtype(dtype: str, tmp_path: Path) -> None:
+def test_parquet_of_plain_numbers_keeps_its_dtype(dtype, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"a": np.array([1, 0], dtype), "label": ["x", "y"]}), tmp_path / "a.parquet")
     assert load_dataset(str(tmp_path / "a.parquet")).X.dtype == dtype
 
 
-def test_arrays_with_gaps_or_texts_are_tables(tmp_path: Path) -> None:
+def test_arrays_with_gaps_or_texts_are_tables(tmp_path):
     path = written(tmp_path / "a.npz", {"p": [1.0, 3.0], "q": [np.nan, 4.0], "label": [0, 1]})
     table = load_dataset(str(path)).X
     assert (table.names, table.is_named) == (("p", "q"), True)
@@ -348,7 +340,7 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_files_that_are_not_what_they_seem_are_refused_with_the_reason(case: str, path: Path) -> None:
+def test_files_that_are_not_what_they_seem_are_refused_with_the_reason(case, path):
     content, expected = REFUSED[case]
     with raises(DataError, field="mine.csv") as caught:
         own_share(node(written(path, content)), ("\x1b[31m",) if case == "control characters" else ())
@@ -359,12 +351,12 @@ def test_files_that_are_not_what_they_seem_are_refused_with_the_reason(case: str
 
 
 @pytest.mark.parametrize("content", PRIVATE)
-def test_a_private_party_refuses_what_no_record_spoils(content: str, path: Path) -> None:
+def test_a_private_party_refuses_what_no_record_spoils(content, path):
     with raises(DataError, field="mine.csv", expected=PRIVATE[content]):
         private_share(node(written(path, content)))
 
 
-def test_strange_files_that_are_tables_are_read(path: Path) -> None:
+def test_strange_files_that_are_tables_are_read(path):
     long = "x" * 100_000
     table = table_of(written(path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
     assert [column.tolist() for column in table.columns] == [[long, "y"], ["two lines", "\0"]]
@@ -375,7 +367,7 @@ def test_strange_files_that_are_tables_are_read(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_levels_take_bounded_memory(path: Path) -> None:
+def test_a_hundred_thousand_levels_take_bounded_memory(path):
     pytest.importorskip("pyarrow")
     written(path, "a,label\n" + "".join(f"v{i},x\n" for i in range(10**5)))
     with traced() as memory:
@@ -387,9 +379,7 @@ def test_a_hundred_thousand_levels_take_bounded_memory(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "n_levels"), [(101, 101), (100, 1)])
-def test_of_too_many_levels_those_of_one_row_are_let_go_of(
-    most: int, n_levels: int, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_too_many_levels_those_of_one_row_are_let_go_of(most, n_levels, path, monkeypatch):
     written(path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300)
     monkeypatch.setattr("flwr_flynn.app.data.own_file._MOST_TEXTS", most)
     column = counted(opened(path)).columns["a"]
@@ -397,7 +387,7 @@ def test_of_too_many_levels_those_of_one_row_are_let_go_of(
 
 
 @ENDINGS
-def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending: str, tmp_path: Path) -> None:
+def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending, tmp_path):
     crp = [*(f"{i / 4}" for i in range(40)), "<5", "<5", "n.d."]
     columns = {"crp": crp, "code": ["01", "02"] * 21 + ["01"], "label": ["x"] * 43}
     table = table_of(written(tmp_path / f"mine.{ending}", columns))

@@ -92,7 +92,7 @@ def of_two(rare: int, row: dict[str, Any]) -> dict[str, Any]:
     return changed(sizes | {f"{OF_CLASSES} {rare} thresholds": [row]}, 3, 2)
 
 
-def test_pages_show_what_is_on_record() -> None:
+def test_pages_show_what_is_on_record():
     made = {
         "empty": REPORT,
         "three classes": metrics(),
@@ -108,7 +108,7 @@ def test_pages_show_what_is_on_record() -> None:
     assert "6 times counts" in shown(changed({"messages counts fields": metrics()["messages"]["counts"]["fields"] * 6}))
 
 
-def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
+def test_the_command_on_the_page_has_the_settings_of_the_run():
     made = metrics()
     settings = {"alpha": 0.3, "seed": 7, "classes": 'a b,"c",d\'e\\f $x', "center": "\u00fc\tx", "decay": "0.5"}
     made["settings"] = {"dataset": "digits", "output-dir": "out", **settings}
@@ -119,7 +119,7 @@ def test_the_command_on_the_page_has_the_settings_of_the_run() -> None:
     assert parse_config_args([config]) == settings
 
 
-def test_the_figures_of_the_page_are_a_csv_file_without_formulas() -> None:
+def test_the_figures_of_the_page_are_a_csv_file_without_formulas():
     made = changed({"evaluation parties 0 name": "=1+1"}, 3, 2)
     text = as_csv(made)
     assert not any(line.startswith(("=", "+", "-", "@")) for line in text.splitlines())
@@ -132,7 +132,7 @@ def test_the_figures_of_the_page_are_a_csv_file_without_formulas() -> None:
 
 
 @pytest.mark.parametrize(("n_parties", "most"), [(10, 300_000), (1000, 500_000)])
-def test_the_size_is_bounded_and_what_is_left_out_is_told(n_parties: int, most: int) -> None:
+def test_the_size_is_bounded_and_what_is_left_out_is_told(n_parties, most):
     text = page(metrics(n_parties, 100))
     tree(text)
     assert len(text.encode()) < most
@@ -163,7 +163,7 @@ TEXTS = [path for path in PLACES if isinstance(at(EXAMPLE, path), str) and path[
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_whatever_a_party_writes_is_text(text: str) -> None:
+def test_whatever_a_party_writes_is_text(text):
     made, plain = metrics(3, 2), page(EXAMPLE)
     for path in TEXTS:
         at(made, path[:-1])[path[-1]] = text
@@ -180,7 +180,7 @@ def test_whatever_a_party_writes_is_text(text: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_an_element_keeps_its_text_and_attributes(text: str, attribute: str) -> None:
+def test_an_element_keeps_its_text_and_attributes(text, attribute):
     found = ElementTree.fromstring(tag("p", text, title=attribute).encode())
     assert len(found) == 0
     assert len(found.text or "") == len(text)
