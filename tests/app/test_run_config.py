@@ -235,20 +235,12 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open():
     assert (paper.most_members, paper.specs()[0].signed) == (1, False)
 
 
+AUTO = [{}, {"scaling": "default", "effort": "thorough"}, {"decay": 0.5, "rule": "novelty"}, SECURE]
+NONE = [{"epsilon": 1.0}, PRIVATE_AND_SECURE, {"center": "1"}, {"scale": "2"}, {"ranges": "0:16"}, {"scaling": "none"}]
+
+
 @pytest.mark.parametrize(
-    ("settings", "scaling"),
-    [
-        ({}, "auto"),
-        ({"scaling": "default", "effort": "thorough"}, "auto"),
-        ({"decay": 0.5, "rule": "novelty"}, "auto"),
-        ({"epsilon": 1.0}, "none"),
-        (SECURE, "auto"),
-        (PRIVATE_AND_SECURE, "none"),
-        ({"center": "1"}, "none"),
-        ({"scale": "2"}, "none"),
-        ({"ranges": "0:16"}, "none"),
-        ({"scaling": "none"}, "none"),
-    ],
+    ("settings", "scaling"), [*((each, "auto") for each in AUTO), *((each, "none") for each in NONE)]
 )
 def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(settings, scaling):
     config = RunConfig.parse(settings)

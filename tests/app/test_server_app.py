@@ -309,12 +309,6 @@ def test_each_failure_is_told_of_its_own_party(is_named, run):
         assert len(text) <= 200
 
 
-def test_a_party_of_more_samples_than_allowed_is_not_counted(run):
-    assert [party["examples"] for party in run(max_examples=20)["parties"]] == [20, 20]
-    with raises(AggregationError, counted=0, missing=dict.fromkeys(("Ulm", "Mallory"), TOO_MANY)):
-        run(max_examples=19)
-
-
 def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     report = run(hash_dim=256)
     assert (report["format"], report["scaling"], report["columns"]["examples"] <= 40) == (3, "auto", True)
@@ -370,14 +364,6 @@ def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
     assert (unfinished.exists(), Federation.load(kept).phase) == (False, "")
     with raises(ConfigError, field="run-config federation"):
         run(action="resume", **settings)
-
-
-def test_a_run_of_one_hash_reports_one_member(run):
-    report = run(scaling="none", rule="novelty", decay="0.5")
-    assert [report[name] for name in ("scaling", "columns", "selection", "rule")] == ["none", None, None, "novelty"]
-    (member,) = report["members"]
-    assert (member["decay"], member["weight"], member["spec"]["signed"]) == (0.5, 1, False)
-    assert report["evaluation"]["examples"] == 40
 
 
 NOISY: dict[str, Any] = {"epsilon": 1.0, "n_examples": 40, "any_noise": True}

@@ -78,15 +78,6 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
     assert of_ulm() == []
 
 
-def test_a_federation_that_is_learned_again_is_as_if_it_had_never_had_other_samples(run):
-    then = Path("kept.npz").read_bytes()
-    Deployed.ulm = Deployed.ulm | {"data-path": "now.npz"}
-    run(federation="new.npz")
-    Path("kept.npz").unlink()
-    run(federation="kept.npz")
-    assert then != Path("kept.npz").read_bytes() == Path("new.npz").read_bytes()
-
-
 def update_and_die(folder: str, at: int) -> None:
     """Update the federation in a process that is killed before its call number `at` that syncs or renames a file."""
     calls = 0
