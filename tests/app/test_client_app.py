@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.client import Client
-from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
+from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
-from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_budget, simulated_client
+from flwr_flynn.app.client_app import client_fn, deployed_client, in_message_api, simulated_budget, simulated_client
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
@@ -29,9 +28,14 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
+from tests.app.data.files import written
 from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
+NAMES = tuple(f"x{i}" for i in range(64))
+NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
+EMPTY = ClassCounts.zeros(RUN.hasher, 10)
+X, Y = np.eye(64), np.arange(64) % 10
 
 
 def asking(request: Request[Any]) -> FitIns:
@@ -43,78 +47,122 @@ def context(node: dict[str, Any], **run: Any) -> Context:
     return Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config=settings | run)
 
 
-def fit(where: Context, made: Callable[[Context], Client] = client_fn) -> tuple[int, int, dict[str, Any]]:
-    nothing: Parameters = ndarrays_to_parameters([])
-    reply = made(where).fit(FitIns(nothing, counting(RUN)))
+def counted(where: Context, run: RunSpec = RUN, made: Callable[[Context], Client] = client_fn) -> Any:
+    """The reply to a request for counts."""
+    reply = made(where).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     assert reply.status.code == Code.OK
+    return reply
+
+
+def fit(
+    where: Context, made: Callable[[Context], Client] = client_fn, run: RunSpec = RUN
+) -> tuple[int, int, dict[str, Any]]:
+    """What is told of the reply: its number of arrays, of samples, and its metrics."""
+    reply = counted(where, run, made)
     return len(reply.parameters.tensors), reply.num_examples, reply.metrics
 
 
-def test_simulated_parties_hold_shares_of_one_data_set() -> None:
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Any]:
+    """The node config of a party with a file of 64 samples."""
+    np.savez(tmp_path / "mine.npz", X=X, y=Y)
+    return {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
+
+
+def test_simulated_parties_hold_shares_of_one_data_set():
     pytest.importorskip("flwr_datasets")
-    nodes = [{"partition-id": i, "num-partitions": 3} for i in range(3)]
-    replies = [fit(context(node), simulated_client) for node in nodes]
+    replies = [fit(context({"partition-id": i, "num-partitions": 3}), simulated_client) for i in range(3)]
     assert [reply[2][PARTY] for reply in replies] == ["party-0", "party-1", "party-2"]
     assert sum(reply[1] for reply in replies) == 1444
 
 
-def test_requests_of_both_apis_get_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_both_apis_get_the_same_counts(monkeypatch):
     FakeGrid({})  # without any, no message can be made
-    party = FlyNNClient(np.eye(64), np.arange(64) % 10, name="Basel").to_client()
+    party = FlyNNClient(X, Y, name="Basel").to_client()
     monkeypatch.setattr(client_app, "client_fn", lambda _: party)
-    node = context({})
     asked = Message(records.request([], counting(RUN)), dst_node_id=2, message_type=MessageType.TRAIN)
-    reply = in_message_api(asked, node, lambda *_: pytest.fail("not Flower's to answer"))
+    reply = in_message_api(asked, context({}), lambda *_: pytest.fail("not Flower's to answer"))
     legacy = party.fit(FitIns(ndarrays_to_parameters([]), counting(RUN)))
     assert records.tensors_of(reply.content) == legacy.parameters.tensors
     assert records.config_of(reply.content)[PARTY] == legacy.metrics[PARTY] == "Basel"
 
 
 @pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])
-def test_other_requests_are_left_to_flower(kind: str) -> None:
+def test_other_requests_are_left_to_flower(kind):
     FakeGrid({})
     asked = Message(RecordDict(), dst_node_id=2, message_type=kind)
     assert in_message_api(asked, context({}), lambda request, _: request) is asked
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> dict[str, Any]:
-    """The node config of a party with a file of 64 samples."""
-    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
-    return {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
-
-
 @pytest.mark.parametrize("more", [{}, {"partition-id": 0, "num-partitions": 2}])  # which tutorials give to every node
-def test_a_deployed_party_reads_its_own_file(more: dict[str, Any], own: dict[str, Any]) -> None:
+def test_a_deployed_party_reads_its_own_file(more, own):
     _, examples, metrics = fit(context(own | more))
     assert (examples, metrics[PARTY]) == (64, "Basel")
 
 
-@pytest.mark.parametrize(
-    ("node", "reason"),
-    [
-        ({}, "node-config data-path: expected the party's own `.csv`, `.parquet` or `.npz` file, got missing"),
-        ({"data-path": "/secret/folder/a.npz"}, "node-config data-path: expected a file 'a.npz', got no such file"),
-        ({"data-path": "a.npz", "memory-limit": 0}, "node-config memory-limit: expected a number above 0, got 0"),
-        ({"data-path": "~nosuchuser/a.npz"}, "node-config data-path: expected a file 'a.npz', got no such file"),
-    ],
-)
-def test_a_party_that_cannot_take_part_says_so_by_name(node: dict[str, Any], reason: str) -> None:
-    tensors, examples, metrics = fit(context(node | {"party-id": "Basel"}))
-    assert (tensors, examples) == (0, 0)
-    assert metrics == {REFUSED: reason, PARTY: "Basel"}
+# ---- parties that refuse
+
+NO_FILE, NO_FOLDER = "expected a file '{}', got no such file", "expected a file in a folder that can be written to, got"
+PRIVATE = {"max-epsilon": 1.0, "state-path": "{}/state"}
+MODEL, RECORD, OTHER = "node-config model-path", "node-config record-path", "expected a file other than"
+OF_LEDGER = ("state", "state.exists", "state.lock", "state/model.npz", "link/model.npz")
+UNREADY: list[tuple[dict[str, Any], str]] = [  # node settings beside those of `own`, and the begin of the reason
+    ({"data-path": None}, "node-config data-path: expected the party's own"),
+    ({"data-path": "no/folder/a.npz"}, f"node-config data-path: {NO_FILE.format('a.npz')}"),
+    ({"data-path": "~nosuchuser/a.npz"}, f"node-config data-path: {NO_FILE.format('a.npz')}"),
+    ({"memory-limit": 0}, "node-config memory-limit: expected a number above 0, got 0"),
+    ({"memory-limit": 1e-6}, "memory: "),
+    ({"secure": True}, "node-config secure: expected a secure sum"),  # of a run in clear
+    ({"no-such-key": 1}, "node-config no-such-key"),
+    # files that no record spoils, of private parties
+    (PRIVATE | {"data-path": "gone.csv"}, f"node-config data-path: {NO_FILE.format('gone.csv')}"),
+    (PRIVATE | {"data-path": "a.txt"}, "node-config data-path: expected a .csv, .parquet or .npz file, got 'a.txt'"),
+    (PRIVATE | {"data-path": "bad.npz"}, "bad.npz: expected a readable .npz file"),
+    (PRIVATE | {"data-path": "flat.npz"}, "flat.npz: expected a matrix of numbers"),
+    (PRIVATE | {"data-path": "other.npz"}, "other.npz: expected an array 'y', got 1 others"),
+    (PRIVATE | {"data-path": "other.csv"}, "other.csv: expected a column 'label', got 2 others"),
+    # places for the model and the record that are none, known before the counting
+    *(({"model-path": place}, f"{MODEL}: {NO_FOLDER}") for place in ("gone/m.npz", ".", "other.csv/m", "\0")),
+    ({"model-path": "data.jsonl"}, f"{MODEL}: {OTHER} data-path"),
+    *((PRIVATE | {"model-path": place}, f"{MODEL}: {OTHER} the ledger's") for place in OF_LEDGER),
+    ({"record-path": "left.json"}, f"{RECORD}: expected a file that ends with .jsonl"),
+    *(({"record-path": place}, f"{RECORD}: {NO_FOLDER}") for place in ("no/left.jsonl", "a\0.jsonl")),
+    ({"record-path": "data.jsonl"}, f"{RECORD}: {OTHER} data-path"),
+    ({"record-path": "m.jsonl", "model-path": "m.jsonl"}, f"{RECORD}: {OTHER} model-path"),
+    (PRIVATE | {"record-path": "state/left.jsonl"}, f"{RECORD}: {OTHER} the ledger's"),
+]
 
 
-def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text() -> None:
+@pytest.mark.parametrize(("settings", "reason"), UNREADY, ids=lambda value: str(value)[:80])
+def test_a_party_that_cannot_take_part_says_so_by_name_and_writes_nothing(settings, reason, own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"a.txt": "?", "bad.npz": "?", "other.csv": "a,b\n1,2\n"}.items():
+        written(tmp_path / name, text)
+    np.savez("flat.npz", X=np.zeros(4), y=np.zeros(4, int))
+    np.savez("other.npz", X=np.zeros((4, 2)))
+    Path("link").symlink_to(tmp_path / "state")
+    Path("data.jsonl").symlink_to(tmp_path / "mine.npz")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    given = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in settings.items()}
+    node = {key: value for key, value in (own | given).items() if value is not None}
+    tensors, examples, metrics = fit(context(node), deployed_client)
+    assert (tensors, examples, metrics[PARTY]) == (0, 0, "Basel")
+    assert metrics.keys() == {REFUSED, PARTY}
+    assert metrics[REFUSED].startswith(reason)
+    assert str(tmp_path) not in metrics[REFUSED]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text():
     metrics = fit(context({"partition-id": "x", "num-partitions": 2}), simulated_client)[2]
     assert metrics == {REFUSED: "failed with ValueError", PARTY: "party-x"}
 
 
-def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "mine.csv").write_text("63,male,HIV+\n41,female,HIV-\n")
+def test_a_file_without_a_header_tells_the_server_nothing(tmp_path, caplog):
+    path = written(tmp_path / "mine.csv", "63,male,HIV+\n41,female,HIV-\n")
     with caplog.at_level("WARNING", "flwr"):
         logging.getLogger("flwr").addHandler(caplog.handler)
-        metrics = fit(context({"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel"}))[2]
+        metrics = fit(context({"data-path": str(path), "party-id": "Basel"}))[2]
         logging.getLogger("flwr").removeHandler(caplog.handler)
     assert metrics[REFUSED].startswith("mine.csv: ")
     assert not any(word in metrics[REFUSED] for word in ("63", "male", "HIV"))
@@ -122,9 +170,7 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize(("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5)])
-def test_some_settings_are_those_of_the_node_or_of_the_simulation(
-    key: str, value: Any, default: Any, own: dict[str, Any]
-) -> None:
+def test_some_settings_are_those_of_the_node_or_of_the_simulation(key, value, default, own):
     pytest.importorskip("flwr_datasets")
 
     def found(client: Any) -> Any:
@@ -137,10 +183,7 @@ def test_some_settings_are_those_of_the_node_or_of_the_simulation(
     assert found(simulated_client(context(simulated, **{key: value}))) == value
 
 
-def test_the_party_s_limits_are_kept(own: dict[str, Any]) -> None:
-    assert str(fit(context(own | {"memory-limit": 1e-6}))[2][REFUSED]).startswith("memory: ")
-    said = "node-config secure: expected a secure sum"  # of a run in clear
-    assert str(fit(context(own | {"secure": True}))[2][REFUSED]).startswith(said)
+def test_a_party_below_its_floor_tells_the_columns_of_fewer_samples(own):
     request = asking(ColumnsRequest(64, tuple(range(10))))
     assert [client_fn(context(own | {"min-examples": n})).fit(request).num_examples for n in (6, 7)] == [64, 28]
 
@@ -150,66 +193,46 @@ def test_the_party_s_limits_are_kept(own: dict[str, Any]) -> None:
 LAPLACE = LaplaceCounts(1.0, hash_nnz=4, n_classes=10)
 
 
-def noisy(mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = None) -> RunSpec:
+def noisy(mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = NAMES) -> RunSpec:
+    pytest.importorskip("opendp")
     return RunSpec(RUN.spec, RUN.classes, mechanism, feature_names=names)
 
 
-PRIVATE = noisy(names=tuple(f"x{i}" for i in range(64)))
-
-
-def private_fit(
-    where: Context, run: RunSpec = PRIVATE, made: Callable[[Context], Client] = client_fn
-) -> tuple[int, int, dict[str, Any]]:
-    pytest.importorskip("opendp")
-    reply = made(where).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
-    return len(reply.parameters.tensors), reply.num_examples, reply.metrics
-
-
-def write_csv(path: Path, rows: list[str]) -> dict[str, Any]:
-    names = ",".join([f"x{i}" for i in range(64)])
-    path.write_text("\n".join([f"{names},label", *rows]) + "\n")
+def csv_file(path: Path, rows: list[str]) -> dict[str, Any]:
+    """The node config of a party with a file of these rows."""
+    written(path, "\n".join([",".join((*NAMES, "label")), *rows]) + "\n")
     return {"data-path": str(path), "party-id": "Basel"}
 
 
-ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(np.eye(64))]
+ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(X)]
 
 
-def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path: Path) -> None:
-    node = write_csv(tmp_path / "mine.csv", ROWS)
-    assert "policy max-epsilon not set" in private_fit(context(node))[2][REFUSED]
-    assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2][REFUSED]
-    allowed = node | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    assert private_fit(context(allowed)) == (2, 1, {PARTY: "Basel"})
-    assert fit(context(allowed))[2][REFUSED].startswith("policy max-epsilon set: ")
-    other = replace(PRIVATE, mechanism=LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
-    assert "policy max-epsilon" in private_fit(context(allowed), other)[2][REFUSED]
-    unnamed = private_fit(context(allowed | {"max-epsilon": 9.0}), noisy())[2][REFUSED]
+def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path):
+    node = csv_file(tmp_path / "mine.csv", ROWS)
+
+    def refused(run: RunSpec, **settings: Any) -> str:
+        given = {key.replace("_", "-"): value for key, value in settings.items()}
+        return str(fit(context(node | given), run=run)[2][REFUSED])
+
+    allowed = {"max_epsilon": 1.0, "state_path": str(tmp_path / "state")}
+    assert "policy max-epsilon not set" in refused(noisy())
+    assert "node-config state-path: expected" in refused(noisy(), max_epsilon=1.0)
+    node |= {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    assert fit(context(node), run=noisy()) == (2, 1, {PARTY: "Basel"})
+    assert refused(RUN).startswith("policy max-epsilon set: ")
+    assert "policy max-epsilon" in refused(noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10)))
+    unnamed = refused(noisy(names=None), **allowed | {"max_epsilon": 9.0})
     assert unnamed.startswith("feature_names: ")  # the columns of the file have names: positions may differ elsewhere
-    seeded = noisy(SimulatedRelease(LAPLACE, 1))
-    assert private_fit(context(allowed), seeded)[2][REFUSED].startswith("policy mechanisms: expected ")
+    assert refused(noisy(SimulatedRelease(LAPLACE, 1))).startswith("policy mechanisms: expected ")
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        ROWS[:1],
-        [*ROWS, "," * 64],
-        [*ROWS, ROWS[0].replace("1.0", "HIV+")],
-        [ROWS[0] + ",1,2,3", *ROWS],
-        [*ROWS, "1,2"],
-        [*ROWS, ROWS[0].replace("1.0", "1e999")],
-    ],
-)
-def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows: list[str], tmp_path: Path) -> None:
-    node = write_csv(tmp_path / "mine.csv", rows)
-    policy = {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    assert private_fit(context(node | policy)) == (2, 1, {PARTY: "Basel"})
+@pytest.mark.parametrize("rows", [[], ROWS[:1], [*ROWS, "1,2"]], ids=["none", "one", "a short one"])
+def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows, tmp_path):
+    node = csv_file(tmp_path / "mine.csv", rows) | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    assert fit(context(node), run=noisy()) == (2, 1, {PARTY: "Basel"})
 
 
-def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     budget = simulated_budget(RunConfig.parse({"epsilon": 1, "noise": "seeded"}), 7, 2)
     assert budget is not None
@@ -217,40 +240,15 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
     assert (budget.policy.max_epsilon, budget.policy.mechanisms) == (1.0, ("simulated",))
     assert simulated_budget(RunConfig(), 7, 2) is None
     pytest.importorskip("flwr_datasets")
-    run = {"epsilon": 1.0, "output-dir": str(tmp_path)}
     for i in range(2):
-        assert private_fit(context({"partition-id": i, "num-partitions": 2}, **run), made=simulated_client)[1] == 1
+        where = context({"partition-id": i, "num-partitions": 2}, epsilon=1.0, **{"output-dir": str(tmp_path)})
+        assert fit(where, simulated_client, noisy())[1] == 1
         assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
     other = noisy(LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
-    where = context({"partition-id": 0, "num-partitions": 2}, **run)
-    assert "policy max-epsilon" in private_fit(where, other, simulated_client)[2][REFUSED]
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("gone.csv", "node-config data-path: expected a file 'gone.csv', got no such file"),
-        ("a.txt", "node-config data-path: expected a .csv, .parquet or .npz file, got 'a.txt'"),
-        ("bad.npz", "bad.npz: expected a readable .npz file"),
-        ("flat.npz", "flat.npz: expected a matrix of numbers"),
-        ("other.npz", "other.npz: expected an array 'y', got 1 others"),
-        ("other.csv", "other.csv: expected a column 'label', got 2 others"),
-    ],
-)
-def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
-    for text in ("a.txt", "bad.npz"):
-        (tmp_path / text).write_text("?")
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    np.savez(tmp_path / "flat.npz", X=np.zeros(4), y=np.zeros(4, int))
-    np.savez(tmp_path / "other.npz", X=np.zeros((4, 2)))
-    node = {"data-path": str(tmp_path / name), "max-epsilon": 1, "state-path": str(tmp_path / "state")}
-    assert private_fit(context(node))[2][REFUSED].startswith(reason)
+    assert "policy max-epsilon" in fit(where, simulated_client, other)[2][REFUSED]
 
 
 # ---- columns by name, and the party's own copy of the model
-
-NAMES = tuple(f"x{i}" for i in range(64))
-NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
 def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bool = False) -> EvaluateIns:
@@ -261,134 +259,82 @@ def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bo
 @pytest.fixture
 def shuffled(tmp_path: Path) -> dict[str, Any]:
     """A party whose file has the run's columns backwards, and two more; one of them is no number."""
-    rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(np.eye(64))]
+    rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(X)]
     lines = [["who", "extra", *NAMES[::-1], "label"], *rows]
-    (tmp_path / "mine.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    written(tmp_path / "mine.csv", "".join(",".join(map(str, line)) + "\n" for line in lines))
     return {"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel", "test-fraction": 0}
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_counts_and_sums_are_of_the_announced_columns(
-    shuffled: dict[str, Any], private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_counts_and_sums_are_of_the_announced_columns(shuffled, private, tmp_path, caplog):
+    expected = ClassCounts.from_data(RUN.hasher, X, Y, 10).array
     if private:
-        pytest.importorskip("opendp")
-        node = shuffled | {"max-epsilon": 100, "state-path": str(tmp_path / "state")}
         mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=10)  # next to no noise
-        run = noisy(mechanism, NAMES)
-        reply = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
-        arrays = codec.read_tensors(reply.parameters.tensors)
-        counts = decode_release(arrays, RUN.hasher, mechanism, 1000).array
-    else:
-        with caplog.at_level("INFO", "flwr"):
-            reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
-        counts = codec.decode_all(codec.read_tensors(reply.parameters.tensors), [RUN.hasher], 10)[0].array
-        assert (2, "'who', 'extra'") in [record.args for record in caplog.records]
-        columns = client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, NAMES)))
-        assert columns.num_examples == 64
-    expected = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10).array
-    assert (counts == expected).mean() > 0.99
+        node = shuffled | {"max-epsilon": 100, "state-path": str(tmp_path / "state")}
+        arrays = codec.read_tensors(counted(context(node), noisy(mechanism)).parameters.tensors)
+        assert (decode_release(arrays, RUN.hasher, mechanism, 1000).array == expected).mean() > 0.99
+        return
+    with caplog.at_level("INFO", "flwr"):
+        arrays = codec.read_tensors(counted(context(shuffled), NAMED).parameters.tensors)
+    assert (codec.decode_all(arrays, [RUN.hasher], 10)[0].array == expected).all()
+    assert (2, "'who', 'extra'") in [record.args for record in caplog.records]
+    assert client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, NAMES))).num_examples == 64
 
 
-def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], tmp_path: Path) -> None:
-    counts = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10)
-    place = tmp_path / "model.npz"
-    node = shuffled | {"model-path": f" {place} "}
+def test_the_model_is_written_to_the_partys_own_place(shuffled, tmp_path):
+    counts, place = ClassCounts.from_data(RUN.hasher, X, Y, 10), tmp_path / "model.npz"
     assert client_fn(context(shuffled | {"model-path": "  "})).client.party.options.on_model is None
-    reply = client_fn(context(node)).evaluate(evaluation(NAMED, counts))
-    assert (reply.num_examples, reply.metrics) == (0, {PARTY: "Basel"})
-    model = FlyNNClassifier.load(place)
-    assert model.counts_ == counts
-    assert tuple(model.feature_names_in_) == NAMES
-    before = place.read_bytes()
-    kept = client_fn(context(node)).evaluate(evaluation(NAMED, ClassCounts.zeros(RUN.hasher, 10)))
-    assert kept.metrics == {PARTY: "Basel"}
-    assert place.read_bytes() != before
+    for sent in (EMPTY, counts):
+        reply = client_fn(context(shuffled | {"model-path": f" {place} "})).evaluate(evaluation(NAMED, sent))
+        assert (reply.num_examples, reply.metrics) == (0, {PARTY: "Basel"})
+        model = FlyNNClassifier.load(place)
+        assert (model.counts_, tuple(model.feature_names_in_)) == (sent, NAMES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
 
 
 @pytest.mark.parametrize("cell", [("x5", ""), ("x5", "NA"), ("x5", "word"), ("label", "z"), ("x5", None)])
 @pytest.mark.parametrize("more", [{}, {"secure": True}], ids=str)
-def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
-    cell: tuple[str, str | None], more: dict[str, Any], tmp_path: Path
-) -> None:
-    column, text = cell
-    header = [name if name != column or text is not None else "other" for name in (*NAMES, "label")]
-    rows = [[*map(str, row), str(i % 10)] for i, row in enumerate(np.eye(64))]
-    rows[3][header.index(column) if column in header else 0] = text or ""
-    (tmp_path / "mine.csv").write_text("".join(",".join(line) + "\n" for line in [header, *rows]))
-    place = tmp_path / "model.npz"
-    node = {"data-path": str(tmp_path / "mine.csv"), "model-path": str(place), "test-fraction": 0} | more
-    counts = ClassCounts.zeros(RUN.hasher, 10)
-    counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
-    assert counted.metrics[REFUSED]
-    for ins in (evaluation(NAMED, counts, tries=True), evaluation(NAMED, counts)):
-        client_fn(context(node)).evaluate(ins)
-        assert FlyNNClassifier.load(place).counts_ == counts
+def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(cell, more, tmp_path):
+    columns = {**dict(zip(NAMES, X.T.astype(object), strict=True)), "label": Y.astype(object)}
+    if cell[1] is None:
+        columns["other"] = columns.pop(cell[0])
+    else:
+        columns[cell[0]][3] = cell[1]
+    path, place = written(tmp_path / "mine.csv", columns), tmp_path / "model.npz"
+    where = context({"data-path": str(path), "model-path": str(place), "test-fraction": 0} | more)
+    assert fit(where, run=NAMED)[2][REFUSED]
+    for tries in (True, False):
+        client_fn(where).evaluate(evaluation(NAMED, EMPTY, tries=tries))
+        assert FlyNNClassifier.load(place).counts_ == EMPTY
         place.unlink()
 
 
-def test_a_refused_file_has_one_reason_in_all_phases(tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text(f"{','.join(NAMES)},label\n{'inf,' * 64}1\n")
-    node = {"data-path": str(tmp_path / "mine.csv")}
-    tried = evaluation(NAMED, ClassCounts.zeros(RUN.hasher, 10), tries=True)
-    counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
-    assert client_fn(context(node)).evaluate(tried).metrics == counted.metrics
-    assert counted.metrics[REFUSED].startswith("mine.csv: expected finite numbers that float64 holds")
+def test_a_refused_file_has_one_reason_in_all_phases(tmp_path):
+    where = context(csv_file(tmp_path / "mine.csv", ["inf," * 64 + "1"]))
+    metrics = fit(where, run=NAMED)[2]
+    assert client_fn(where).evaluate(evaluation(NAMED, EMPTY, tries=True)).metrics == metrics
+    assert metrics[REFUSED].startswith("mine.csv: expected finite numbers that float64 holds")
 
 
-def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("opendp")
-    node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(tmp_path / "m.npz")}
-    run = noisy(names=NAMES)
-    release = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
-    arrays = codec.read_tensors(release.parameters.tensors)
+def test_a_private_party_gets_the_model_and_answers_nothing(shuffled, tmp_path):
+    place = tmp_path / "m.npz"
+    node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(place)}
+    arrays = codec.read_tensors(counted(context(node), noisy()).parameters.tensors)
     counts = decode_release(arrays, RUN.hasher, LAPLACE, 1000)
-    reply = client_fn(context(node)).evaluate(evaluation(run, counts, n_releases=1))
+    reply = client_fn(context(node)).evaluate(evaluation(noisy(), counts, n_releases=1))
     assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {PARTY: "Basel"})
-    assert FlyNNClassifier.load(tmp_path / "m.npz").guarantee_ == LAPLACE.guarantee()
+    assert FlyNNClassifier.load(place).guarantee_ == LAPLACE.guarantee()
 
 
-def test_a_model_that_cannot_be_written_is_told_without_a_path(
-    shuffled: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_cannot_be_written_is_told_without_a_path(shuffled, tmp_path, monkeypatch, caplog):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    (tmp_path / "model.npz").write_text("the one before")
+    place = written(tmp_path / "model.npz", "the one before")
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
-    node = shuffled | {"model-path": str(tmp_path / "model.npz")}
-    counts = ClassCounts.zeros(RUN.hasher, 10)
     with caplog.at_level("ERROR", "flwr"):
-        metrics = client_fn(context(node)).evaluate(evaluation(NAMED, counts)).metrics
-    assert metrics == {PARTY: "Basel", UNKEPT: "failed with WriteError: No space left on device"}
+        reply = client_fn(context(shuffled | {"model-path": str(place)})).evaluate(evaluation(NAMED, EMPTY))
+    assert reply.metrics == {PARTY: "Basel", UNKEPT: "failed with WriteError: No space left on device"}
     assert str(tmp_path) in caplog.text
-    assert (tmp_path / "model.npz").read_text() == "the one before"
+    assert place.read_text() == "the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("gone/model.npz", "a file in a folder that can be written to, got no such file"),
-        ("", "a file in a folder that can be written to, got no such file"),
-        ("mine.csv/model.npz", "a file in a folder that can be written to, got no such file"),
-        ("m\0.npz", "a file in a folder that can be written to, got no such file"),
-        ("../{}/mine.csv", "a file other than data-path, got the same file"),
-    ],
-)
-def test_a_place_that_cannot_be_written_to_is_known_before_the_counting(
-    path: str, expected: str, shuffled: dict[str, Any], tmp_path: Path
-) -> None:
-    node = shuffled | {"model-path": str(tmp_path / path.format(tmp_path.name))}
-    _, examples, metrics = fit(context(node))
-    assert (examples, metrics[REFUSED]) == (0, f"node-config model-path: expected {expected}")
-
-
-@pytest.mark.parametrize("place", ["state", "state.exists", "state.lock", "state/model.npz", "link/model.npz"])
-def test_the_model_never_replaces_a_file_of_the_ledger(place: str, tmp_path: Path) -> None:
-    node = write_csv(tmp_path / "a.csv", ["1,2,0", "3,4,1"])
-    node |= {"max-epsilon": 1.0, "max-delta": 1e-4, "state-path": str(tmp_path / "state")}
-    (tmp_path / "link").symlink_to(tmp_path / "state")
-    _, _, metrics = fit(context(node | {"model-path": str(tmp_path / place)}))
-    assert str(metrics[REFUSED]).startswith("node-config model-path: expected a file other than the ledger's")

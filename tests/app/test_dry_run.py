@@ -73,9 +73,7 @@ def agrees(plan: dict[str, Any], report: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_run_does_what_its_dry_run_told(
-    settings: dict[str, Any], run: Runner, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_does_what_its_dry_run_told(settings, run, capsys):
     run.party = {"gram": True, "min_examples": 1}
     plan = planned(run, **settings)
     shown = capsys.readouterr().out
@@ -94,7 +92,7 @@ def test_a_run_does_what_its_dry_run_told(
     assert all(f"    {key}" in shown for key in keys)
 
 
-def test_a_private_dry_run_names_the_policy_that_admits_it(run: Runner) -> None:
+def test_a_private_dry_run_names_the_policy_that_admits_it(run):
     run.make_private()
     settings = {"epsilon": 1.0, "delta": 1e-5, "scale": "1", "n_examples": 40, "evaluate": "true", "any_noise": True}
     plan = planned(run, **settings)
@@ -109,7 +107,7 @@ def test_a_private_dry_run_names_the_policy_that_admits_it(run: Runner) -> None:
     assert report["class_sizes"] is None
 
 
-def test_a_secure_dry_run_knows_the_memory_of_its_sums(run: Runner) -> None:
+def test_a_secure_dry_run_knows_the_memory_of_its_sums(run):
     settings = {"secure": True, "max_examples": 20, "min_available": 3, "min_parties": 3, "n_examples": 60}
     plan = planned(run, **settings, hash_dim=64, nodes=(1, 2, 3))
     kinds = {phase["name"]: phase["kind"] for phase in plan["phases"]}
@@ -118,7 +116,7 @@ def test_a_secure_dry_run_knows_the_memory_of_its_sums(run: Runner) -> None:
     assert plan["memory"]["party"]["the secure sum of counts"] == 64 * 6 * 3 * 64
 
 
-def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run: Runner) -> None:
+def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run):
     given = {"federation": str(run.folder / "kept.npz")}
     assert planned(run, **given)["action"] == "train"
     run(**given)
@@ -132,7 +130,7 @@ def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run: Runner) ->
     agrees(plan, run(action="withdraw", **given, nodes=(3,)))
 
 
-def test_hostile_names_are_told_in_part(run: Runner) -> None:
+def test_hostile_names_are_told_in_part(run):
     names = ",".join(f"x{i}" for i in range(40))
     plan = planned(run, n_features=40, feature_names=names)
     assert "x19 and 20 more" in plan["sites"][0]["reason"]

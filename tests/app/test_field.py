@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.own_file import encoded_share, opened, own_share, private_rows
 from flwr_flynn.app.data.source import Dialect, HeldOut, Reading
 from flwr_flynn.app.metrics_json import coinciding
-from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.try_files import FilesGrid
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
@@ -33,6 +34,7 @@ from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
+from tests.app.data.files import ENDINGS, node, table_of, written
 from tests.app.data.private import private_share
 from tests.raising import raises
 
@@ -41,28 +43,40 @@ RAW = Path(__file__).parents[3] / "shared" / "data" / "raw"
 HEART = [RAW / f"heart_{name}.csv" for name in ("cleveland", "hungarian", "switzerland", "va")]
 
 
-def party(source: Path | tuple[Any, Any], name: str = "", label: str = "label", **options: Any) -> Party:
+def party(source: Path | tuple[Any, Any], name: str = "", label: str = "", **options: Any) -> Party:
     """A party with a file, read as a deployed one reads it, or with samples."""
     if not isinstance(source, Path):
         return Party(Samples(*source), PartyOptions(name or None, **options))
-    node = NodeConfig(data_path=str(source), label=label, test_fraction=0.0)
+    own = node(source, label=label)
 
     def load(features: Any) -> Samples:
-        return encoded_share(node, features) if isinstance(features, Schema) else own_share(node, features)
+        return encoded_share(own, features) if isinstance(features, Schema) else own_share(own, features)
 
     return Party(load, PartyOptions(name or source.stem, **options))
 
 
-def run_of(parties: list[Party], classes: Any = ("no", "yes"), **options: Any) -> Run:
-    """A run that learns the schema of its parties."""
-    plan = HashPlan(1, len(classes), 200, "auto", hash_dim=256, hash_nnz=8, effort="quick")
-    given = {"min_parties": len(parties), "learn_schema": True, "fraction_evaluate": 0.0} | options
-    return federate(RunOptions(spec=plan, classes=classes, **given), parties)
+def parties(parts: Iterable[tuple[Any, Any]], names: str = "0123") -> list[Party]:
+    return [party(part, name) for part, name in zip(parts, names, strict=False)]
 
 
-def written(path: Path, text: str | bytes) -> Path:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+def plan_of(n_features: int, scaling: Any = "auto", n_classes: int = 2) -> HashPlan:
+    return HashPlan(n_features, n_classes, 200, scaling, hash_dim=256, hash_nnz=8, effort="quick")
+
+
+def run_of(parties: Sequence[Party], classes: Any = ("no", "yes"), **options: Any) -> Run:
+    """A run that learns the schema of its parties, unless it has names."""
+    given = {"min_parties": len(parties), "learn_schema": "feature_names" not in options, "fraction_evaluate": 0.0}
+    names = options.get("feature_names")
+    width = names.width if isinstance(names, Schema) else len(names or "1")
+    return federate(RunOptions(**{"spec": plan_of(width), "classes": classes} | given | options), parties)
+
+
+def assert_one_model(parties: list[Party], n_samples: int, classes: Any = ("no", "yes")) -> Run:
+    """The order in which parties reply decides nothing."""
+    runs = [run_of(order, classes) for order in itertools.permutations(parties)]
+    assert {run.counts.n_per_class.sum() for run in runs} == {n_samples}
+    assert len({run.model.model_.sha256() for run in runs}) == 1
+    return runs[0]
 
 
 def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
@@ -74,63 +88,46 @@ def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
 # -------- columns
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+@ENDINGS
 @pytest.mark.parametrize("names", [("before", "after"), ("BEFORE", "After")])
-def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending: str, names: Any, tmp_path: Path) -> None:
+def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending, names, tmp_path):
     X, y = frame_of(300)
-    parties, models = [], []
+    sites = []
     for index, order in enumerate((["before", "after"], ["after", "before"], ["after", "before"])):
         part = X[order][index::3].rename(columns=dict(zip(X.columns, names, strict=True)) if index == 1 else {})
-        path = tmp_path / f"h{index}.{ending}"
-        if ending == "npz":
-            np.savez(path, X=part.to_numpy(), y=y[index::3], feature_names=np.array(list(part)))
-        else:
-            table = part.assign(label=y[index::3])
-            table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path, index=False)
-        parties.append(party(path, label="y" if ending == "npz" else "label"))
-    for order in itertools.permutations(parties):
-        run = run_of(list(order))
-        assert run.counts.n_per_class.sum() == 300
-        models.append(run.model.model_.sha256())
-        assert (run.model.predict(X[["after", "before"]]) == y).mean() > 0.9
-    assert len(set(models)) == 1
+        sites.append(party(written(tmp_path / f"h{index}.{ending}", part.assign(label=y[index::3]))))
+    run = assert_one_model(sites, 300)
+    assert (run.model.predict(X[["after", "before"]]) == y).mean() > 0.9
 
 
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
-def test_arrays_without_names_are_no_company_for_columns_with_names() -> None:
+def test_arrays_without_names_are_no_company_for_columns_with_names():
     X, y = frame_of(60)
     frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
     for order in ([frames, arrays], [arrays, frames]):
         with pytest.warns(UserWarning, match="^phase columns: no answer of array "):
             run = run_of(order, min_parties=1)
         assert set(run.state.absent("columns")) == {"array"}
-    given = {"classes": ("no", "yes"), "min_parties": 1, "fraction_evaluate": 0.0}
     with pytest.warns(UserWarning, match="^phase counts: no answer of frame "):
-        run = federate(RunOptions(spec=HashPlan(2, 2, 60, None), **given), [frames])
+        run = run_of([frames], spec=plan_of(2, None), learn_schema=False)
     assert "feature_names" in run.rosters["counts"].missing["frame"]
 
 
 @pytest.mark.parametrize("n_gaps", [1, 4, 30])
-def test_gaps_at_one_site_exclude_nobody(n_gaps: int) -> None:
+def test_gaps_at_one_site_exclude_nobody(n_gaps):
     parts = [frame_of(80, seed) for seed in range(3)]
     parts[1][0].loc[: n_gaps - 1, "after"] = np.nan
-    models = set()
-    for order in itertools.permutations(range(3)):
-        run = run_of([party(parts[index], str(index)) for index in order])
-        models.add(run.model.model_.sha256())
-        assert run.counts.n_per_class.sum() == 240
-    assert len(models) == 1
+    assert_one_model(parties(parts), 240)
 
 
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
-def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise() -> None:
+def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise():
     parts = [frame_of(80, seed) for seed in range(3)]
     parts[2] = (parts[2][0][["before"]], parts[2][1])
-    run = run_of([party(part, str(index)) for index, part in enumerate(parts)])
-    assert run.counts.n_per_class.sum() == 240
+    assert run_of(parties(parts)).counts.n_per_class.sum() == 240
     parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
     with pytest.warns(UserWarning, match="^phase columns: no answer of 2 "):
-        run = run_of([party(part, str(index)) for index, part in enumerate(parts)], min_parties=2)
+        run = run_of(parties(parts), min_parties=2)
     assert "'after'; 1 others" in run.state.absent("columns")["2"]
 
 
@@ -144,7 +141,7 @@ def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_oth
         (90, 80, 90, False),  # few samples
     ],
 )
-def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n: int, n_ill: int, gaps: int, warns: bool) -> None:
+def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n, n_ill, gaps, warns):
     parts = []
     for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):
         X = frame_of(rows, seed)[0].rename(columns={"after": "troponin"})
@@ -152,34 +149,24 @@ def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n: int, n_ill: in
     parts[2][0].loc[: gaps - 1, "troponin"] = np.nan
     if gaps == n:
         parts[2] = (parts[2][0][["before"]], parts[2][1])
-    run = run_of([party(part, name) for part, name in zip(parts, "abc", strict=True)])
-    found = coinciding(run)
-    assert set(found) == ({"troponin"} if warns else set())
-    if warns:
-        assert {word for word in ("c", "67", "13") if word in found["troponin"]} == {"c", "67", "13"}
+    told = coinciding(run_of(parties(parts, "abc")))
+    assert set(told) == ({"troponin"} if warns else set())
+    assert all(word in text for text in told.values() for word in ("c", "67", "13"))
     schema = Schema([Column("before", "number"), Column("troponin", "number")])
-    named = {"spec": HashPlan(schema.width, 2, 200, "auto"), "classes": ("no", "yes"), "feature_names": schema}
-    assert coinciding(federate(RunOptions(**named, min_parties=3), [party(part) for part in parts])) == {}
+    assert coinciding(run_of(parties(parts, "abc"), feature_names=schema)) == {}
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
-def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order() -> None:
-    parties = [party(path, label="num") for path in HEART]
-    models = set()
-    for order in itertools.permutations(parties):
-        run = run_of(list(order), ("'not_present'", "'present'"))
-        assert run.counts.n_per_class.sum() == 920
-        models.add(run.model.model_.sha256())
-    assert len(models) == 1
+def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order():
+    assert_one_model([party(path, label="num") for path in HEART], 920, ("'not_present'", "'present'"))
 
 
-def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange(tmp_path: Path) -> None:
+def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange(tmp_path):
     good = party(frame_of(40), "good")
-    bad = party(written(tmp_path / "bad.csv", "a,b\n1,2\n"), "bad")
     with raises(AggregationError) as caught:
-        run_of([good, bad])
+        run_of([good, party(written(tmp_path / "bad.csv", "a,b\n1,2\n"))])
     assert set(caught.value.missing) == {"bad"}
-    empty = party(written(tmp_path / "empty.csv", "before,after,label\n"), "empty")
+    empty = party(written(tmp_path / "empty.csv", "before,after,label\n"))
     assert run_of([good, empty]).counts.n_per_class.sum() == 40
     with raises(AggregationError, counted=0, min_parties=2, missing={}):
         run_of([empty, empty])
@@ -187,29 +174,22 @@ def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange
 
 @pytest.mark.parametrize("scaling", ["auto", None])
 @pytest.mark.parametrize("names", [("before", "after"), None])
-def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling: Any, names: Any) -> None:
+def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling, names):
     X, y = frame_of(40)
-    rows = X if names else X.to_numpy()
-    plan = HashPlan(2, 2, 200, scaling, hash_dim=256, hash_nnz=8, effort="quick")
-    options = RunOptions(spec=plan, classes=("no", "yes"), min_parties=2, feature_names=names)
+    rows, options = X if names else X.to_numpy(), {"spec": plan_of(2, scaling), "feature_names": names}
     with raises(AggregationError, counted=0, min_parties=2, missing={}):
-        _ = federate(options, [party((rows[:0], y[:0]))] * 2).model
-    assert federate(options, [party((rows, y)), party((rows[:0], y[:0]))]).model.counts_.n_examples == 40
+        _ = run_of([party((rows[:0], y[:0]))] * 2, **options).model
+    assert run_of([party((rows, y)), party((rows[:0], y[:0]))], **options).model.counts_.n_examples == 40
 
 
 @pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
-def test_a_deployed_run_of_no_samples_ends_with_one_error(settings: Any, tmp_path: Path) -> None:
-    path = written(tmp_path / "empty.csv", "before,after,label\n")
+def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
+    path, out = written(tmp_path / "empty.csv", "before,after,label\n"), tmp_path / "out"
     grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
-    given = {
-        "classes": "no,yes",
-        "min-available": 3,
-        "output-dir": str(tmp_path / "out"),
-        "nodes-at-a-time": 3,
-    } | settings
+    settings |= {"classes": "no,yes", "min-available": 3, "output-dir": str(out), "nodes-at-a-time": 3}
     with raises(AggregationError, counted=0, min_parties=3, missing={}):
-        server_app.main(grid, Context(1, 0, {}, RecordDict(), given))
-    assert not [*(tmp_path / "out").glob("*.npz")]
+        server_app.main(grid, Context(1, 0, {}, RecordDict(), settings))
+    assert not [*out.glob("*.npz")]
 
 
 # -------- types
@@ -228,10 +208,10 @@ def test_a_deployed_run_of_no_samples_ends_with_one_error(settings: Any, tmp_pat
     ],
     ids=["bool", "nullable", "decimal", "object bool", "timedelta", "categorical", "converted"],
 )
-def test_frames_of_any_types_are_counted_as_they_are_alone(columns: Any) -> None:
+def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
     X, y = pd.DataFrame(columns), np.array(["no", "yes"] * 50)
     assert FlyNNClassifier(effort="quick").fit(X, y).score(X, y) == 1.0
-    run = run_of([party((X[:60], y[:60]), "one"), party((X[60:], y[60:]), "two")])
+    run = run_of(parties([(X[:60], y[:60]), (X[60:], y[60:])]))
     assert run.counts.n_per_class.tolist() == [50, 50]
     assert (run.model.predict(X) == y).all()
 
@@ -246,39 +226,28 @@ def test_frames_of_any_types_are_counted_as_they_are_alone(columns: Any) -> None
         (["1", "0"], ["true", "False"], ["1", "0"]),
     ],
 )
-def test_a_level_is_known_in_every_form_that_it_may_have(known: list[str], seen: list[Any], same: list[str]) -> None:
+def test_a_level_is_known_in_every_form_that_it_may_have(known, seen, same):
     schema = Schema([Column("c", "category", known, gaps=False)])
     found, wanted = (schema.encode(pd.DataFrame({"c": values})) for values in (seen, same))
     np.testing.assert_array_equal(found, wanted)
     assert found.any(axis=1).all()
 
 
-def test_levels_that_sites_write_in_other_forms_are_learned_as_one() -> None:
+def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
     frames = [pd.DataFrame({"d": levels * 20}) for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])]
-    summaries = [TableSummary.of(frame, 5) for frame in frames]
-    for one, two, three in itertools.permutations(summaries):
+    for one, two, three in itertools.permutations(TableSummary.of(frame, 5) for frame in frames):
         schema = (one + two + three).schema()[0]
         assert schema.columns[0].levels == ("LUNG", "heart")
         assert all(schema.encode(frame).any(axis=1).all() for frame in frames)
 
 
-def test_good_files_are_not_taken_for_bad_ones(tmp_path: Path) -> None:
-    for text in (
-        "crp,ldh,label\nn.d.,n.d.,1\n1.5,2,0\n2.5,3,1\n",
-        "Fever,Cough,label\nFever,,x\n,Cough,y\nFever,Cough,x\n",
-        'a,note,label\n50,"fever\ncough, nausea, vomiting",x\n',
-        "a,ward,label\n1,Inf,x\n2,B,y\n",
-    ):
-        opened(written(tmp_path / "a.csv", text)).check()
-
-
-def test_two_levels_of_one_form_stay_two() -> None:
+def test_two_levels_of_one_form_stay_two():
     schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
     assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
     assert not schema.encode(pd.DataFrame({"c": ["001"]})).any()
 
 
-def test_a_batch_without_a_known_level_warns() -> None:
+def test_a_batch_without_a_known_level_warns():
     X = pd.DataFrame({"ward": ["a", "b"] * 20, "crp": np.arange(40) / 7})
     model = FlyNNClassifier(effort="quick").fit(X, X["ward"])
     with pytest.warns(UserWarning, match="'ward': no value"):
@@ -306,7 +275,7 @@ MEASURED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", PERSONAL)
-def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(kind: str, tmp_path: Path) -> None:
+def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(kind, tmp_path):
     X = pd.DataFrame({"crp": np.random.default_rng(0).normal(size=200).round(2), "own": PERSONAL[kind]})
     X = pd.concat([X, X[:15]], ignore_index=True)  # some patients came twice
     y = np.where(X["crp"] > 0, "no", "yes")
@@ -316,51 +285,45 @@ def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(
     model.save(tmp_path / "model.npz")
     content = (tmp_path / "model.npz").read_bytes()
     assert not [value for value in X["own"] if str(value).encode() in content and len(str(value)) > 4]
-    parts = [party((X[index::2], y[index::2]), str(index)) for index in range(2)]
-    run = run_of(parts)
+    sites = parties((X[index::2], y[index::2]) for index in range(2))
+    run = run_of(sites)
     assert run.state.run_spec.feature_names.names == ("crp",)
     assert set(run.state.results["schema"].left_out) == {"own"}
     assert (run.model.predict(X) == y).mean() > 0.9  # though the column stands in the frame
     if kind in ("sequence", "numbers"):
-        assert run_of(parts, keep=("own",)).state.run_spec.feature_names.names == ("crp", "own")
+        assert run_of(sites, keep=("own",)).state.run_spec.feature_names.names == ("crp", "own")
         assert list(FlyNNClassifier(effort="quick", keep=["own"]).fit(X, y).feature_names_in_) == ["crp", "own"]
 
 
 @pytest.mark.parametrize("kind", MEASURED)
-def test_measurements_are_no_ids(kind: str) -> None:
+def test_measurements_are_no_ids(kind):
     schema, left_out = TableSummary.of(Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5).schema()
     assert (schema.names, left_out) == (("own",), {})
 
 
-def test_columns_to_ignore_are_no_features_in_any_place(tmp_path: Path) -> None:
+def test_columns_to_ignore_are_no_features_in_any_place(tmp_path):
     X, y = frame_of(60)
     assert list(FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y).feature_names_in_) == ["before"]
     run = run_of([party((X, y))], ignore=("After",))
     assert run.state.run_spec.feature_names.names == ("before",)
-    path = tmp_path / "own.csv"
-    X.assign(label=y).to_csv(path, index=False)
-    node = NodeConfig(data_path=str(path), ignore="after")
-    assert own_share(node).names == ("before",)
-    assert private_rows(node, bytes).names == ("before",)
-    np.savez(tmp_path / "own.npz", X=X.to_numpy(), y=y, feature_names=np.array(list(X)))
-    node = NodeConfig(data_path=str(tmp_path / "own.npz"), ignore="after")
-    assert own_share(node).names == ("before",)
-    assert private_rows(node, bytes).names == ("before",)
-    for name in ("own.csv", "own.npz"):  # misspelt, it would be used
-        with raises(DataError, field=name, expected="the columns to ignore"):
-            own_share(NodeConfig(data_path=str(tmp_path / name), ignore="aftr"))
+    for name in ("own.csv", "own.npz"):
+        path = written(tmp_path / name, X.assign(label=y))
+        assert own_share(node(path, ignore="after")).names == ("before",)
+        assert private_rows(node(path, ignore="after"), bytes).names == ("before",)
+        with raises(DataError, field=name, expected="the columns to ignore"):  # misspelt, it would be used
+            own_share(node(path, ignore="aftr"))
     with raises(FlyNNError, field="ignore, keep"):
         FlyNNClassifier(ignore=["afterwards"]).fit(X, y)
 
 
-def test_a_level_needs_five_rows_in_a_model_of_one() -> None:
+def test_a_level_needs_five_rows_in_a_model_of_one():
     X = pd.DataFrame({"c": ["a"] * 20 + ["b"] * 4 + ["c"] * 16})
-    model = FlyNNClassifier(effort="quick").fit(X, X["c"] == "a")
-    assert model.model_.schema.columns[0].levels == ("a", "c")
-    assert len(FlyNNClassifier(effort="quick", min_examples=1).fit(X, X["c"]).model_.schema.columns[0].levels) == 3
+    for options, levels in (({}, ("a", "c")), ({"min_examples": 1}, ("a", "b", "c"))):
+        model = FlyNNClassifier(effort="quick", **options).fit(X, X["c"] == "a")
+        assert model.model_.schema.columns[0].levels == levels
 
 
-def test_edges_have_no_more_digits_than_they_need() -> None:
+def test_edges_have_no_more_digits_than_they_need():
     X = pd.DataFrame({"own": IDS.astype(float) + 0.5, "shared": np.repeat([0.1, 0.7, 123.4, 999.9], 50)})
     model = FlyNNClassifier().fit(X, IDS > 500_000)
     edges = np.array(next(member.spec.edges for member in model.model_.members if member.spec.edges is not None))
@@ -373,132 +336,60 @@ def test_edges_have_no_more_digits_than_they_need() -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_cells_of_a_column_that_is_mostly_numbers(fast: bool, tmp_path: Path, monkeypatch: Any) -> None:
+def test_cells_of_a_column_that_is_mostly_numbers(fast, tmp_path, monkeypatch):
     if not fast:
-        monkeypatch.setitem(__import__("sys").modules, "pyarrow.csv", None)
+        monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     cells = [f"{i / 10} mg/dl" for i in range(30)] + ["<5"] * 6 + ["n.d."] + ["", "?"]
     path = written(tmp_path / "a.csv", "crp,label\n" + "".join(f"{cell},x\n" for cell in cells))
     file = opened(path)
     assert [report.kind for report in file.reports] == ["number", "category"]
     assert file.names == ("crp", "crp text")
-    table = next(iter(file.tables()))[0]
-    np.testing.assert_allclose(table.columns[0][:30], np.arange(30) / 10)
-    assert np.isnan(table.columns[0][30:]).all()
+    table = table_of(path)
+    np.testing.assert_allclose(table.columns[0], [*(np.arange(30) / 10), *[np.nan] * 9])
     assert table.columns[1].tolist() == [None] * 30 + ["<5"] * 6 + ["n.d.", None, None]
     schema = TableSummary.of(table, 5).schema()[0]
     assert schema.inputs == ("crp", "crp missing", "crp text=<5")
-    np.testing.assert_array_equal(schema.encode(table)[30], [np.nan, 1, 1])
     for text in ("30 numbers", "7 others ('<5')", "mg/dl"):
         assert text in file.described()
-    frame = pd.read_csv(path)
-    np.testing.assert_array_equal(schema.encode(frame[["crp"]]), schema.encode(table))
+    np.testing.assert_array_equal(schema.encode(pd.read_csv(path)[["crp"]]), schema.encode(table))
     # Elsewhere the column has numbers alone, or nothing else.
-    np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": [1.5]})), [[1.5, 0, 0]])
-    np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": ["<5"]})), [[np.nan, 1, 1]])
-    alone = opened(written(tmp_path / "b.csv", "crp,label\n<5,x\n"), Reading(schema=schema))
-    alone.check()
-    np.testing.assert_array_equal(schema.encode(next(iter(alone.tables()))[0]), [[np.nan, 1, 1]])
+    alone = table_of(written(tmp_path / "b.csv", "crp,label\n<5,x\n"), schema=schema)
+    for X, row in (
+        (table[30:31], [np.nan, 1, 1]),
+        (pd.DataFrame({"crp": [1.5]}), [1.5, 0, 0]),
+        (pd.DataFrame({"crp": ["<5"]}), [np.nan, 1, 1]),
+        (alone, [np.nan, 1, 1]),
+    ):
+        np.testing.assert_array_equal(schema.encode(X), [row])
 
 
-@pytest.mark.parametrize(
-    ("cells", "kind"),
-    [
-        (["45 %", "12%", "7.5 %"] * 9, "number"),
-        (["1A", "2B", "3A", "4"] * 9, "category"),
-        (["1.5 mg", "2 g", "0.5 mg"] * 9, "category"),  # two units
-        (["low", "3", "high"] * 9, "category"),
-        (["01", "02", "A3"] * 9, "category"),
-    ],
-)
-def test_units_are_of_one_kind_and_codes_are_no_numbers(cells: list[str], kind: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "c,label\n" + "".join(f"{cell},x\n" for cell in cells))
-    assert opened(path).reports[0].kind == kind
-    assert Table.of(pd.DataFrame({"c": cells}), is_learned=True).kinds[0] == kind
+def test_labels_can_be_mapped_at_one_site(tmp_path):
+    own = node(written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n"), label_map="ja=yes, nein=no")
+    assert own_share(own).y.tolist() == private_share(own).y.tolist() == ["yes", "no", "other"]
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ('a;label\n"12,5";x\n3;y\n', [12.5, 3]),
-        ("a;label\n1\u202f860,5;x\n\u22122,3;y\n", [1860.5, -2.3]),
-        ("a,label\n1'203,x\n-4,y\n", [1203, -4]),
-        ('a,label\n"12,5",x\n3,y\n', [12.5, 3]),
-        ("a\tb\tlabel\n2,352\t2.5\tx\n10,772\t3.5\ty\n", [2352, 10772]),
-        ("a;b;label\n12.345;2,5;x\n987;3,5;y\n", [12345, 987]),
-        ("a;label\n1.234.567;x\n2.352;y\n", [1234567, 2352]),
-        ("a;label\n0.125;x\n0.250;y\n", [0.125, 0.25]),
-    ],
-)
-def test_decimal_marks(text: str, values: list[float], tmp_path: Path) -> None:
-    table = next(iter(opened(written(tmp_path / "a.csv", text)).tables()))[0]
-    assert table.columns[0].tolist() == values
-
-
-REFUSED = {
-    "groups alone": ("a\tlabel\n2,352\tx\n826\ty\n", "a decimal mark (setting decimal)"),
-    "groups beside integers": ("a;label\n12.345;x\n987;y\n", "a decimal mark (setting decimal)"),
-    "a broken byte": ("a,c,label\n1,São,x\n".encode() + b"2,S\xe3o,y\n", "text in UTF-8, or the setting encoding"),
-    "a header again": ("a,b,label\n1,2,x\na,b,label\n3,4,y\n", "one header"),
-    "two headers": ("X1,X2,Y\nAGE,BILL,default\n1,2,0\n3,4,1\n5,6,1\n", "one header"),
-    "rows in quotes": ('a,c,label\n1,"red,x\n2,b,y\n3,b,y\n4,"blue,x\n5,c,y\n', "quotes that are closed in their row"),
-    "names that stand twice": ("a,a,label\n1,2,x\n", "columns of different names"),
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_files_that_are_not_what_they_seem_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
-    text, expected = REFUSED[kind]
-    with pytest.raises(DataError) as caught:
-        opened(written(tmp_path / "a.csv", text), Reading("Y" if kind == "two headers" else "label")).check()
-    assert caught.value.expected.startswith(expected)
-    assert "2,352" not in str(caught.value)
-
-
-def test_columns_without_a_name_and_rows_without_a_label_are_none(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "a;b;label;;\n1;2;x;;\n;;;;\n3;4;;;\n5;6;y;;\n")
-    file = opened(path)
-    file.check()
-    assert (file.names, file.n_unlabelled) == (("a", "b"), 2)
-    share = own_share(NodeConfig(data_path=str(path), test_fraction=0.0))
-    assert [column.tolist() for column in share.X.columns] == [[1, 5], [2, 6]]
-    assert share.y.tolist() == ["x", "y"]
-
-
-def test_labels_can_be_mapped_at_one_site(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n")
-    node = NodeConfig(data_path=str(path), test_fraction=0.0, label_map="ja=yes, nein=no")
-    assert own_share(node).y.tolist() == ["yes", "no", "other"]
-    block = next(iter(private_rows(node, bytes).blocks(9)))
-    assert block.read(slice(0, 3))[1].tolist() == ["yes", "no", "other"]
-
-
-def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "schema.toml").write_text(
-        '[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n'
-        'synonyms = { ja = "yes", Y = "yes", "0" = "no" }\n'
-    )
-    schema = read_schema(tmp_path / "schema.toml")
+def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path, capsys):
+    synonyms = 'synonyms = { ja = "yes", Y = "yes", "0" = "no" }'
+    text = f'[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n{synonyms}\n'
+    schema = read_schema(written(tmp_path / "schema.toml", text))
     path = written(tmp_path / "a.csv", "smoker,label\nyes,x\nJa,x\nY,x\n0,x\nno,x\nvielleicht,x\n,x\n")
-    node = NodeConfig(data_path=str(path), test_fraction=0.0)
     right = [[0, 1, 0]] * 3 + [[1, 0, 0]] * 2 + [[0, 0, 0], [0, 0, 1]]
-    assert encoded_share(node, schema).X.tolist() == right
+    assert encoded_share(node(path), schema).X.tolist() == right
     assert schema.encode(pd.read_csv(path)[["smoker"]]).tolist() == right
     rows, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])  # those of a private party
     assert (rows.tolist(), fits.all()) == (right, True)
-    numbers = written(tmp_path / "b.csv", "smoker,label\n0,x\n0,x\n")
-    assert encoded_share(NodeConfig(data_path=str(numbers), test_fraction=0.0), schema).X.tolist() == [[1, 0, 0]] * 2
+    numbers = node(written(tmp_path / "b.csv", "smoker,label\n0,x\n0,x\n"))
+    assert encoded_share(numbers, schema).X.tolist() == [[1, 0, 0]] * 2
     assert main(["check", str(path), str(tmp_path / "schema.toml")]) == 0
     assert "1" in next(line for line in capsys.readouterr().out.splitlines() if "smoker" in line).split()
     X, y = pd.DataFrame({"smoker": ["ja", "0"] * 20}), np.array(["a", "b"] * 20)
-    plan = HashPlan(schema.width, 2, 40, "auto", hash_dim=64, hash_nnz=4, effort="quick")
-    options = RunOptions(spec=plan, classes=("a", "b"), min_parties=2, feature_names=schema)
-    model = federate(options, [party((X, y)), party((X.replace({"ja": "Y", "0": "no"}), y))]).model
-    model.save(tmp_path / "model.npz")
+    sites = parties([(X, y), (X.replace({"ja": "Y", "0": "no"}), y)])
+    run_of(sites, ("a", "b"), feature_names=schema).model.save(tmp_path / "model.npz")
     loaded = FlyNNClassifier.load(tmp_path / "model.npz")
     assert loaded.predict(pd.DataFrame({"smoker": ["JA", "no"]})).tolist() == ["a", "b"]
 
 
-def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> None:
+def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
     X, y = frame_of(100)
     FlyNNClassifier().fit(X, y).save(tmp_path / "model.npz")
     path = written(tmp_path / "new.csv", "after,before\n1.5,\n2,n.d.\n" + "0.5,1.5\n" * 4)
@@ -511,42 +402,32 @@ def test_the_console_takes_gaps_as_python_does(tmp_path: Path, capsys: Any) -> N
         FlyNNClassifier.load(tmp_path / "model.npz").predict(X[:1].assign(after=np.nan))
 
 
-def test_a_field_beyond_the_limit_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    path = written(tmp_path / "a.csv", f"a,label\n{'x' * 200_000},y\n")
-    with pytest.raises(DataError) as caught:
-        opened(path)
-    assert "limit" in caught.value.got
-
-
 @pytest.mark.filterwarnings("ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning")
-def test_rows_with_gaps_are_left_out_where_the_hash_takes_none() -> None:
+def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
     """A model by the paper's hash is that of the rows without gaps, alone and in a federation with a learned schema."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 3))
+    X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X[:, 0] > 0).astype(int)
     X[::7, 1] = np.nan
     frame, has_gap = pd.DataFrame(X, columns=["a", "b", "c"]), np.isnan(X).any(axis=1)
     with pytest.warns(UserWarning, match=f"{has_gap.sum()} of 300"):
         model = FlyNNClassifier.paper().fit(frame, y)
-    schema = model.model_.schema
-    assert schema is not None
-    spec = model.spec_
-    numbers = schema.encode(frame)
-    expected = ClassCounts.from_data(flynn_hash(spec), numbers[~has_gap], y[~has_gap], 2)
+    schema, spec = model.model_.schema, model.spec_
+    expected = ClassCounts.from_data(flynn_hash(spec), schema.encode(frame)[~has_gap], y[~has_gap], 2)
     assert model.counts_ == expected
     model.forget(frame[:50], y[:50])
     assert model.counts_.n_per_class.sum() == (~has_gap[50:]).sum()
-    options = RunOptions(spec=spec, classes=[0, 1], feature_names=schema, min_parties=1, fraction_evaluate=0.0)
     parts = [(frame[rows], y[rows]) for rows in (slice(0, 120), slice(120, 300))]
-    assert federate(options, [party(part) for part in parts]).model.counts_ == expected
-    lacking = party((parts[1][0].assign(b=np.nan), parts[1][1]), "lacking")
-    run = federate(options, [party(parts[0]), lacking])
-    assert "1 without any" in run.rosters["counts"].missing["lacking"]
+    options = {"spec": spec, "classes": [0, 1], "feature_names": schema, "min_parties": 1}
+    assert run_of(parties(parts), **options).model.counts_ == expected
+    run = run_of(parties([parts[0], (parts[1][0].assign(b=np.nan), parts[1][1])]), **options)
+    assert "1 without any" in run.rosters["counts"].missing["1"]
 
+
+# -------- private parties
 
 ONE, TWO = (1.0, 1.0, 0.0, "x"), (2.0, 1.0, 0.0, "x")
-PRIVATE: dict[str, tuple[str | bytes, dict[str, str], list[tuple[Any, ...]]]] = {
+STAGED = Schema([Column("crp", "number", gaps=False), Column("stage", "category", ["1", "2"], gaps=False)])
+PRIVATE: dict[str, tuple[str | bytes, dict[str, str], list[tuple[Any, ...] | None]]] = {
     # rows as (crp, stage 1, stage 2, label); None for a row that is dropped, by itself
     "a unit": ("crp,stage,label\n1.5 mg/l,1,x\n2,1,x\n", {}, [None, TWO]),
     "a text among numbers": ("crp,stage,label\n<5,1,x\n2,1,x\n", {}, [None, TWO]),
@@ -554,59 +435,43 @@ PRIVATE: dict[str, tuple[str | bytes, dict[str, str], list[tuple[Any, ...]]]] = 
     "a second header": ("crp,stage,label\ncrp,stage,label\n2,1,x\n", {}, [None, TWO]),
     "no label": ("crp,stage,label\n1,1,\n2,1,x\n", {}, [None, TWO]),
     "codes as elsewhere": ("crp,stage,label\n1,01,x\n2,2.0,x\n", {}, [ONE, (2.0, 0.0, 1.0, "x")]),
-    "ids": (
-        "crp,stage,id,label\n" + "".join(f"{i},1,{1000 + i},x\n" for i in range(40)), {},
-        [(float(i), 1.0, 0.0, "x") for i in range(40)],
-    ),
+    "ids": ("crp,stage,id,label\n" + "1,1,1001,x\n2,1,1002,x\n" * 20, {}, [ONE, TWO] * 20),
     "a broken byte": (b"crp,stage,note,label\n1,1,\xff,x\n2,1,\xc3\xa4,x\n", {}, [ONE, TWO]),
     "a mapping": ("crp,stage,label\n1,1,ja\n2,1,x\n", {"label_map": "ja=x"}, [ONE, TWO]),
     "a column to ignore": ("crp,stage,own,label\n1,1,7,x\n", {"ignore": "own"}, [ONE]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", PRIVATE)
-def test_at_a_private_party_no_rule_looks_at_other_rows(case: str, tmp_path: Path) -> None:
+def test_at_a_private_party_no_rule_looks_at_other_rows(case, tmp_path):
     """All comes from schema and settings; what is no value drops its row, whatever the others are, and one by one."""
     text, settings, expected = PRIVATE[case]
-    schema = Schema([Column("crp", "number", gaps=False), Column("stage", "category", ["1", "2"], gaps=False)])
     head, *lines = (text if isinstance(text, bytes) else text.encode()).splitlines(keepends=True)
     for rows, wanted in [(lines, expected), *(([line], [row]) for line, row in zip(lines, expected, strict=True))]:
         path = written(tmp_path / "own.csv", head + b"".join(rows))
-        share = private_share(NodeConfig(data_path=str(path), test_fraction=0.0, **settings), schema)
+        share = private_share(node(path, **settings), STAGED)
         found = [(*row, label) for row, label in zip(share.X.tolist(), share.y.tolist(), strict=True)]
-        assert [None if row[-1] not in ("x",) else row for row in found] == wanted
+        assert [None if row[-1] != "x" else row for row in found] == wanted
 
 
 @pytest.mark.parametrize("text", ["crp;stage;label\n1;1;x\n", "age,stage,label\n1,1,x\n", "crp,label\n1,x\n"])
-def test_a_private_party_refuses_a_file_by_its_header_alone(text: str, tmp_path: Path) -> None:
-    schema = Schema([Column("crp", "number", gaps=False), Column("stage", "category", ["1", "2"], gaps=False)])
-    path = written(tmp_path / "own.csv", text)
+def test_a_private_party_refuses_a_file_by_its_header_alone(text, tmp_path):
     with pytest.raises(DataError):
-        private_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
+        private_share(node(written(tmp_path / "own.csv", text)), STAGED)
 
 
-def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path: Path) -> None:
+def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
     path = written(tmp_path / "own.csv", "crp,label\n1.5,x\n<5,x\nNA,x\n1.5 mg,x\n")
     schema = Schema([Column("crp", "number"), Column("crp text", "category", ["<5"], gaps=False)])
-    share = private_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
-    gap = np.nan  # numbers, their gap bits, and the level
-    np.testing.assert_array_equal(share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]])
+    share, gap = private_share(node(path), schema), np.nan
+    np.testing.assert_array_equal(share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]])  # a gap bit, the level
     assert share.y.tolist() == ["x"] * 4
 
 
-@pytest.mark.parametrize(("n_words", "kind"), [(0, "date"), (4, "date"), (5, "category")])
-def test_a_word_among_dates_is_a_gap_and_told(n_words: int, kind: str, tmp_path: Path) -> None:
-    rows = [f"2024-01-{day:02},x\n" for day in range(1, 41 - n_words) for _ in range(1) if day < 29]
-    rows += ["2024-02-01,x\n"] * (40 - n_words - len(rows)) + ["unknown,x\n"] * n_words
-    file = opened(written(tmp_path / "a.csv", "day,label\n" + "".join(rows)))
-    assert [report.kind for report in file.reports] == [kind]
-    if kind == "date":
-        values = next(iter(file.tables()))[0].columns[0]
-        assert int(np.isnat(values).sum()) == n_words
-        assert (f"{n_words} no dates" in file.described()) == bool(n_words)
+# -------- dates, gaps and marks
 
 
-def test_no_row_of_a_frame_decides_how_another_is_read() -> None:
+def test_no_row_of_a_frame_decides_how_another_is_read():
     """More different numbers in a batch make no numbers of a category; the form of a date is by each text alone."""
     wards = ["1", "2", "3", "4A"] * 20
     model = FlyNNClassifier(effort="quick").fit(pd.DataFrame({"ward": wards}), [ward == "4A" for ward in wards])
@@ -620,74 +485,58 @@ def test_no_row_of_a_frame_decides_how_another_is_read() -> None:
 
 
 @pytest.mark.parametrize("cell", ["-99,9", " 999", "Unk"])
-def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell: str, tmp_path: Path) -> None:
+def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
     path = written(tmp_path / "a.csv", "dose;label\n" + "1,5;x\n2,25;x\n" * 20 + f"{cell};x\n" * 3)
     file = opened(path, Reading(dialect=Dialect(gap_texts=(cell.strip().lower(),))))
     values = next(iter(file.tables()))[0].columns[0]
     assert (file.reports[0].kind, int(np.isnan(values).sum()), np.nanmax(values)) == ("number", 3, 2.25)
-    column = Column("dose", "number", gap_texts=[cell.strip()])
-    for told in (cell.strip(), cell.strip().upper()):
-        frame = pd.DataFrame({"dose": ["1.5", told]})
-        assert np.isnan(Schema([column]).encode(frame)[:, 0]).tolist() == [False, True]
-        assert encode_rows(Schema([column]), frame)[1].all()
+    schema = Schema([Column("dose", "number", gap_texts=[cell.strip()])])
+    frame = pd.DataFrame({"dose": ["1.5", cell.strip(), cell.strip().upper()]})
+    assert np.isnan(schema.encode(frame)[:, 0]).tolist() == [False, True, True]
+    assert encode_rows(schema, frame)[1].all()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "frame"])
-def test_one_column_has_one_decimal_mark(ending: str, tmp_path: Path) -> None:
-    cells, values = ["1,234", "12,34", "0,567", "2,5"] * 9, [1.234, 12.34, 0.567, 2.5] * 9
-    frame = pd.DataFrame({"dose": [f"{cell}" for cell in cells], "label": "x"})
-    path = tmp_path / f"a.{ending}"
+def test_one_column_has_one_decimal_mark(ending, tmp_path):
+    frame = pd.DataFrame({"dose": ["1,234", "12,34", "0,567", "2,5"] * 9, "label": "x"})
     if ending == "frame":
         table = Table.of(frame[["dose"]].assign(more=range(36)), is_learned=True)
     else:
-        if ending == "csv":
-            frame.to_csv(path, index=False, sep=";")
-        elif ending == "parquet":
-            frame.to_parquet(path, index=False)
-        else:
-            np.savez(path, X=frame[["dose"]].to_numpy(str), label=frame.label.to_numpy(str), feature_names=["dose"])
-        table = next(iter(opened(path, Reading("label")).tables()))[0]
-    if table.kinds[0] == "number":  # few different integers would be codes; these are numbers
-        assert table.columns[0].tolist() == values
-    else:
-        pytest.fail(f"a column of kind {table.kinds[0]}")
+        path = written(tmp_path / f"a.{ending}", frame, **({"sep": ";"} if ending == "csv" else {}))
+        table = next(iter(opened(path).tables()))[0]
+    assert table.kinds[0] == "number"  # few different integers would be codes; these are numbers
+    assert table.columns[0].tolist() == [1.234, 12.34, 0.567, 2.5] * 9
 
 
-def test_texts_that_have_no_column_of_their_own_are_refused(tmp_path: Path) -> None:
+def test_texts_that_have_no_column_of_their_own_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", X=[[f"{i / 4}"] for i in range(40)] + [["<5"]] * 5, y=[0] * 45)
     with raises(DataError, field="a.npz", expected="numbers"):
         opened(tmp_path / "a.npz").check()
 
 
-def test_categories_of_parquet_stay_categories(tmp_path: Path) -> None:
+def test_categories_of_parquet_stay_categories(tmp_path):
     frame = pd.DataFrame({"dose": pd.Categorical([f"{i / 2}" for i in range(40)]), "label": "x"})
-    frame.to_parquet(tmp_path / "a.parquet", index=False)
-    assert opened(tmp_path / "a.parquet").reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
+    path = written(tmp_path / "a.parquet", frame)
+    assert opened(path).reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
 
 
-def test_dates_of_private_arrays_are_dates(tmp_path: Path) -> None:
+def test_dates_of_private_arrays_are_dates(tmp_path):
     days = np.array(["2024-01-05", "2024-01-06"], "datetime64[ns]")
     np.savez(tmp_path / "a.npz", X=days[:, None], y=[0, 1], feature_names=["day"])
-    node = NodeConfig(data_path=str(tmp_path / "a.npz"), test_fraction=0.0)
-    share = private_share(node, Schema([Column("day", "date", gaps=False)]))
+    share = private_share(node(tmp_path / "a.npz"), Schema([Column("day", "date", gaps=False)]))
     assert (share.X[:, 0].tolist(), share.y.tolist()) == ([19727.0, 19728.0], [0, 1])
 
 
-def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path, caplog):
     path = written(tmp_path / "a.csv", "sex,age,label\nweiblich,1,x\nmaennlich,2,y\n")
-    schema = Schema([Column("sex", "category", ["f", "m"]), Column("age", "number")])
-    encoded_share(NodeConfig(data_path=str(path), test_fraction=0.0), schema)
+    encoded_share(node(path), Schema([Column("sex", "category", ["f", "m"]), Column("age", "number")]))
     assert "column 'sex': no value is one of its levels" in caplog.text
 
 
-def test_a_column_of_an_unread_type_is_in_no_key(tmp_path: Path) -> None:
+def test_a_column_of_an_unread_type_is_in_no_key(tmp_path):
     """An ignored column, of a type that is not read, moves no row to the other side."""
-    frame = pd.DataFrame({"a": range(40), "label": "x"})
-    frame.to_parquet(tmp_path / "a.parquet", index=False)
-    frame.assign(more=[[i] for i in range(40)]).to_parquet(tmp_path / "b.parquet", index=False)
-    rule = HeldOut(0.5, b"known")
-    sides = [
-        opened(tmp_path / f"{name}.parquet", Reading(held_out=rule, ignore=ignore)).whole()[3].tolist()
-        for name, ignore in (("a", ()), ("b", ("more",)))
-    ]
-    assert sides[0] == sides[1]
+    frame, rule = pd.DataFrame({"a": range(40), "label": "x"}), HeldOut(0.5, b"known")
+    one = opened(written(tmp_path / "a.parquet", frame), Reading(held_out=rule))
+    path = written(tmp_path / "b.parquet", frame.assign(more=[[i] for i in range(40)]))
+    other = opened(path, Reading(held_out=rule, ignore=("more",)))
+    assert one.whole()[3].tolist() == other.whole()[3].tolist()

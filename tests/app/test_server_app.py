@@ -34,6 +34,7 @@ from flwr_flynn.federated.samples import Samples
 from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.app.data.files import written
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, points
 from tests.raising import raises
 
@@ -53,9 +54,7 @@ def a_logger_without_the_app_s_filter() -> Iterator[None]:
 # -------- failures
 
 
-def streamed(
-    settings: dict[str, Any], error: type[Exception], capfd: pytest.CaptureFixture[str], grid: Any = None
-) -> list[str]:
+def streamed(settings: dict[str, Any], error: type[Exception], capfd: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of a failed run: those of the app, then those that Flower's process logs about it."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -64,7 +63,7 @@ def streamed(
     flower.addHandler(handler)
     try:
         with pytest.raises(error) as raised:
-            server_app.main(grid or FakeGrid({}), Context(7, 0, {}, RecordDict(), settings))
+            server_app.main(FakeGrid({}), Context(7, 0, {}, RecordDict(), settings))
         printed = capfd.readouterr().out
         flower.log(logging.ERROR, "%s raised an exception", "Simulation", exc_info=raised.value)
         flower.log(logging.ERROR, EXIT_PAGE)
@@ -73,7 +72,16 @@ def streamed(
     return [line for line in (printed + stream.getvalue()).splitlines() if line]
 
 
-def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd: pytest.CaptureFixture[str]) -> None:
+def fail(error: BaseException) -> Callable[..., Any]:
+    """A function that fails."""
+
+    def failing(*_: Any) -> Any:
+        raise error
+
+    return failing
+
+
+def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd):
     line = "FAILED: ConfigError: run-config alpha: expected a number above 0, got -1.0"
     assert streamed({"alpha": -1.0}, ConfigError, capfd) == [line, "ERROR :      Exit Code: 700", line]
     record = logging.LogRecord("flwr", logging.INFO, "", 0, "a line of %s", ("another",), None)
@@ -81,57 +89,39 @@ def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd: pytest.Capt
     assert record.getMessage() == "a line of another"
 
 
-def test_an_unexpected_error_is_told_in_one_line_and_keeps_its_traceback(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def broken(*_: Any) -> None:
-        raise ZeroDivisionError("two\nlines")
-
-    monkeypatch.setattr(server_app, "plan_run", broken)
-    found = streamed({"output-dir": str(tmp_path)}, ZeroDivisionError, capfd)
-    assert found[0] == found[-1] == "FAILED: ZeroDivisionError: two lines"
-    assert "ERROR :      Simulation raised an exception" in found
-    assert any(line.startswith("Traceback") for line in found)
-    assert "For more information, visit: <https://x>" in found
-
-
-def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def waits(_: Any) -> None:
-        raise AssertionError("waited for the parties")
-
-    text = tmp_path / "text.csv"
-    text.write_text("a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
+def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(capfd, monkeypatch, tmp_path):
+    path = written(tmp_path / "text.csv", "a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
     monkeypatch.setattr(run_plan, "is_simulated", lambda _: True)
-    monkeypatch.setattr(run_plan, "_simulated_parties", waits)
-    what = "expected finite numbers that float64 holds, got others in 1 of 2 features: number 2"
-    found = streamed({"dataset": str(text), "output-dir": str(tmp_path)}, DataError, capfd)
-    assert found[0] == found[-1] == f"FAILED: DataError: text.csv: {what}; 18 of 18 samples; in this file: 'town'"
+    monkeypatch.setattr(run_plan, "_simulated_parties", fail(AssertionError("waited for the parties")))
+    found = streamed({"dataset": str(path), "output-dir": str(tmp_path)}, DataError, capfd)
+    assert found[0] == found[-1]
+    assert found[0].startswith("FAILED: DataError: text.csv: ")
+    assert found[0].endswith("18 of 18 samples; in this file: 'town'")
 
 
 @pytest.mark.parametrize(
-    ("error", "line"),
+    ("error", "line", "is_ours"),
     [
-        (AggregationError("1 of 2 parties counted"), "AggregationError: 1 of 2 parties counted"),
-        (MemoryError("8 TiB"), "MemoryError: 8 TiB"),
-        (AggregationError("no column " + "x" * 5000), f"AggregationError: no column {'x' * 1971}…"),
+        (AggregationError("1 of 2 parties counted"), "AggregationError: 1 of 2 parties counted; it has 'a'", True),
+        (MemoryError("8 TiB"), "MemoryError: 8 TiB; it has 'a'", True),
+        (AggregationError("no column " + "x" * 5000), f"AggregationError: no column {'x' * 1971}…", True),
+        (ZeroDivisionError("two\nlines"), "ZeroDivisionError: two lines; it has 'a'", False),
     ],
+    ids=lambda value: str(value)[:20],
 )
-def test_errors_of_ours_are_told_in_one_line_without_a_traceback(
-    error: Exception, line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def broken(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(server_app, "plan_run", broken)
+def test_an_error_is_told_in_one_line_and_not_ours_with_its_traceback(
+    error, line, is_ours, capfd, monkeypatch, tmp_path
+):
     error.add_note("it has 'a'")
-    line = line if line.endswith("…") else f"{line}; it has 'a'"
-    found = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
-    assert found == [f"FAILED: {line}", "ERROR :      Exit Code: 700", f"FAILED: {line}"]
+    monkeypatch.setattr(server_app, "plan_run", fail(error))
+    first, *rest, last = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
+    assert first == last == f"FAILED: {line}"
+    assert (rest == ["ERROR :      Exit Code: 700"]) == is_ours
+    for text in ("ERROR :      Simulation raised", "Traceback", "For more information, visit: <https://x>"):
+        assert any(each.startswith(text) for each in rest) != is_ours
 
 
-def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_folder_is_made_before_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     assert server_app.output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
     (tmp_path / "file").touch()
@@ -141,7 +131,7 @@ def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("failing", [TRAIN, EVALUATE])
-def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failing: str) -> None:
+def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failing):
     nodes = {n: Node(FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3)) for n in (1, 2)}
 
     def fail(messages: list[Message]) -> list[Message]:
@@ -228,12 +218,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     return Runner(tmp_path)
 
 
-def status_77(content: RecordDict, kind: str) -> RecordDict:
+def with_code(content: RecordDict, kind: str) -> RecordDict:
     content.config_records["fitres.status" if kind == MessageType.TRAIN else "evaluateres.status"]["code"] = 77
     return content
 
 
-def list_valued(content: RecordDict, kind: str) -> RecordDict:
+def with_list(content: RecordDict, kind: str) -> RecordDict:
     name = "fitres.metrics" if kind == MessageType.TRAIN else "evaluateres.metrics"
     content.config_records[name] = ConfigRecord({"a": [1, 2]})
     return content
@@ -255,33 +245,31 @@ def lost_once() -> Spoil:
 
 
 PLAIN: dict[str, Any] = {"min_parties": 2, "scaling": "none"}  # the counting is first
+UNREAD = "failed: its reply cannot be read"
 
 
-def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(run: Runner) -> None:
-    whole = run(**PLAIN)
+def names(report: dict[str, Any]) -> list[str]:
+    return [party["name"] for party in report["parties"]]
+
+
+def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(run, monkeypatch):
+    whole, unfinished = run(**PLAIN), run.out / "federation.unfinished.npz"
     report = run(spoil=lost_once(), **PLAIN)
     assert (report["missing"], report["absent"]) == ({}, {})
-    assert report["selection"] == whole["selection"]
-    assert (report["evaluation"], report["sha256"]) == (whole["evaluation"], whole["sha256"])
-    assert not (run.out / "federation.unfinished.npz").exists()
-
-
-def test_a_run_that_ends_before_its_last_phase_can_be_resumed(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(**PLAIN)
-    with monkeypatch.context() as patch:
+    assert all(report[part] == whole[part] for part in ("selection", "evaluation", "sha256"))
+    assert not unfinished.exists()
+    with monkeypatch.context() as patch:  # a run that ends before its last phase can be resumed
         patch.setattr(server_app, "rounds_of", lambda phases: 0)
         assert run(spoil=lost_once(), **PLAIN)["selection"] is None
-    assert (run.out / "federation.unfinished.npz").exists()
+    assert unfinished.exists()
     assert run(action="resume", federation=str(run.out / "federation.npz"))["sha256"] == whole["sha256"]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "error"), [(empty, "KeyError"), (status_77, "ValueError"), (list_valued, "TypeError")]
-)
-def test_a_reply_that_flower_cannot_read_costs_its_sender_only(spoil: Spoil, error: str, run: Runner) -> None:
+@pytest.mark.parametrize(("spoil", "error"), [(empty, "KeyError"), (with_code, "ValueError"), (with_list, "TypeError")])
+def test_a_reply_that_flower_cannot_read_costs_its_sender_only(spoil, error, run):
     report = run(spoil=spoil)
-    assert [party["name"] for party in report["parties"]] == ["Ulm"]
-    assert report["missing"] == {"node 2": f"failed: its reply cannot be read ({error})"}
+    assert names(report) == ["Ulm"]
+    assert report["missing"] == {"node 2": f"{UNREAD} ({error})"}
     # It is asked again for the evaluation, and spoils that reply, too.
     assert report["evaluation"]["examples"] == 20
     assert report["absent"]["evaluation"] == report["missing"]
@@ -309,45 +297,37 @@ class Failing(Loopback):
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_each_failure_is_told_of_its_own_party(is_named: bool, run: Runner) -> None:
+def test_each_failure_is_told_of_its_own_party(is_named, run):
     run.grid = type("Failing", (Failing,), {"is_named": is_named})
     report = run(nodes=(1, 2, 3))
-    assert [party["name"] for party in report["parties"]] == ["Bonn"]
+    assert names(report) == ["Bonn"]
     for missing in (report["missing"], report["absent"]["evaluation"]):
-        assert missing.keys() == {"node 1", "node 2"}
-        assert missing["node 1"] == "failed: its reply cannot be read (KeyError)"
-        assert missing["node 2"].startswith("failed: Traceback: ")
-        assert missing["node 2"].endswith("ZeroDivisionError: by none")  # the cause, which comes last
-        assert len(missing["node 2"]) <= 200
+        text = missing["node 2"]
+        assert missing == {"node 1": f"{UNREAD} (KeyError)", "node 2": text}
+        assert text.startswith("failed: Traceback: ")
+        assert text.endswith("ZeroDivisionError: by none")  # the cause, which comes last
+        assert len(text) <= 200
 
 
-def test_a_party_of_more_samples_than_allowed_is_not_counted(run: Runner) -> None:
-    assert [party["examples"] for party in run(max_examples=20)["parties"]] == [20, 20]
-    with raises(AggregationError, counted=0, missing=dict.fromkeys(("Ulm", "Mallory"), TOO_MANY)):
-        run(max_examples=19)
-
-
-def test_a_run_with_columns_and_a_selection_reports_them(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     report = run(hash_dim=256)
-    assert (report["format"], report["scaling"]) == (3, "auto")
-    assert report["columns"]["examples"] <= 40
+    assert (report["format"], report["scaling"], report["columns"]["examples"] <= 40) == (3, "auto", True)
     selection, members = report["selection"], report["members"]
-    assert len(report["specs"]) == len(selection["accuracies"]) == 6
-    assert 2 <= len(members) == len(selection["choices"]) <= 3
-    assert [member["weight"] for member in members] == [weight for _, _, weight in selection["choices"]]
+    assert len(report["specs"]) == len(selection["accuracies"]) == 6 > len(members) > 1
+    assert max(map(max, selection["accuracies"])) == selection["accuracy"]
     assert sum(member["weight"] for member in members) == pytest.approx(1)
-    for (spec, _, _), scoring, each in zip(selection["choices"], selection["scorings"], members, strict=True):
-        assert [report["rule"], each["decay"], each["temperature"]] == scoring
-        assert report["specs"][spec].items() <= each.items()
-        assert each["spec"].keys() <= each.keys()
-        assert each["spec"]["hash_dim"] == each["hash_dim"]
     assert list(report["traffic"]) == ["columns", "counts", "selection", "evaluation"]
     assert report["evaluation"]["examples"] == 40
     model = FlyNNClassifier.load(run.out / "model.npz").model_
     assert model.sha256() == report["sha256"]["model"]
-    for each, member in zip(members, model.members, strict=True):
-        assert (each["fingerprint"], each["weight"]) == (member.counts.spec_fingerprint, member.weight)
+    rows = zip(selection["choices"], selection["scorings"], members, model.members, strict=True)
+    for (spec, _, weight), scoring, each, member in rows:
+        assert (each["weight"], member.weight) == (weight, weight)
+        assert [report["rule"], each["decay"], each["temperature"]] == scoring
+        assert report["specs"][spec].items() <= each.items()
         assert each["spec"] == json.loads(json.dumps(member.spec.to_dict()))
+        assert each["spec"].keys() <= each.keys()
+        assert each["fingerprint"] == member.counts.spec_fingerprint
     kept = run.out / "federation.npz"
     assert len(Federation.load(kept).totals.parts) == len(members)
     capsys.readouterr()
@@ -358,85 +338,70 @@ def test_a_run_with_columns_and_a_selection_reports_them(run: Runner, capsys: py
 
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "evaluation"])
-def test_a_run_that_stopped_goes_on(phase: str, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
     kept, unfinished = run.folder / "kept.npz", run.folder / "kept.unfinished.npz"
     settings: dict[str, Any] = {"federation": str(kept)}
-    whole = run(**settings | {"federation": str(run.folder / "a.npz")})
+    whole = run(federation=str(run.folder / "a.npz"))
     assert not (run.folder / "a.unfinished.npz").exists()
     with monkeypatch.context() as patch:
-        taken = Run.complete
+        complete = Run.complete
 
         def stops(self: Run, *args: Any) -> Any:
             if self.due is not None and self.due.name == phase:
                 raise KeyboardInterrupt
-            return taken(self, *args)
+            return complete(self, *args)
 
         patch.setattr(Run, "complete", stops)
         with pytest.raises(KeyboardInterrupt):
             run(**settings)
-    assert unfinished.is_file()
-    assert not kept.exists()
+    assert (unfinished.is_file(), kept.exists()) == (True, False)
     with raises(ConfigError, field="run-config federation"):
         run(**settings)
     report = run(action="resume", **settings)
     assert report["sha256"]["model"] == whole["sha256"]["model"]
     assert report["evaluation"]["accuracy"] == whole["evaluation"]["accuracy"]
     assert len(report["federation"]) == 2
-    assert not unfinished.exists()
-    assert Federation.load(kept).phase == ""
+    assert (unfinished.exists(), Federation.load(kept).phase) == (False, "")
     with raises(ConfigError, field="run-config federation"):
-        run(action="resume", federation=str(kept))
+        run(action="resume", **settings)
 
 
-def test_a_run_of_one_hash_reports_one_member(run: Runner) -> None:
-    paper = run(scaling="none", rule="novelty", decay="0.5")
-    nothing = ("columns", "selection")
-    assert [paper[name] for name in ("scaling", *nothing)] == ["none", None, None]
-    (member,) = paper["members"]
-    assert (member["decay"], paper["rule"], member["spec"]["signed"]) == (0.5, "novelty", False)
-    assert member["weight"] == 1
-    assert paper["evaluation"]["examples"] == 40
-    best = run()
-    assert len(best["specs"]) == 6 > len(best["members"]) >= 1
-    assert max(map(max, best["selection"]["accuracies"])) == best["selection"]["accuracy"]
+NOISY: dict[str, Any] = {"epsilon": 1.0, "n_examples": 40, "any_noise": True}
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private: bool, run: Runner) -> None:
-    more: dict[str, Any] = {}
+def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private, run):
     if private:
         run.make_private()
-        more = {"epsilon": 1.0, "delta": 1e-5, "n_examples": 40, "any_noise": True}
-    report = run(ranges="-1:5", **more)
-    assert report["columns"] is None
-    assert "columns" not in report["traffic"]
+    report = run(ranges="-1:5", **(NOISY | {"delta": 1e-5} if private else {}))
+    assert (report["columns"], "columns" in report["traffic"]) == (None, False)
     (member,) = report["members"]
     assert (member["coding"], member["edges"], member["spec"]["row_nnz"]) == ("bumps", True, 6)
     assert {len(edges) for edges in member["spec"]["edges"]} == {32}
-    assert (report["privacy"] is None) != private
-    assert (report["selection"] is None) == private
+    assert (report["privacy"] is not None, report["selection"] is None) == (private, private)
 
 
 # -------- federations that grow
 
 
-def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
+def test_a_federation_goes_through_train_join_and_evaluate(run):
     kept = run.folder / "kept.npz"
+
+    def refused(expected: str | None = None, **settings: Any) -> None:
+        with raises(ConfigError, field="run-config federation", **({"expected": expected} if expected else {})):
+            run(nodes={1}, **{"federation": str(kept)} | settings)
+
     for action in ("join", "withdraw", "evaluate"):
-        with raises(ConfigError, field="run-config federation", expected="the server's own file"):
-            run(nodes={1}, action=action, federation=str(kept))
+        refused("the server's own file", action=action)
     for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
-        with raises(ConfigError, field="run-config federation", got=name):
-            run(nodes={1}, federation=str(run.out / name))
-    with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
-        run(nodes={1}, federation="~nobody-of-this-name/f.npz")
+        refused(federation=str(run.out / name))
+    refused("a file", federation="~nobody-of-this-name/f.npz")
     first = run(nodes={1}, hash_dim=256, federation=str(kept), rule="novelty")
     assert len(first["members"]) > 1
     again = run(nodes={1}, action="evaluate", federation=str(kept))
     assert [again[name] for name in ("members", "sha256")] == [first[name] for name in ("members", "sha256")]
     before = kept.read_bytes()
-    with raises(ConfigError, field="run-config federation", expected="none yet"):
-        run(nodes={1}, federation=str(kept))
+    refused("none yet")
     with raises(AggregationError, counted=0, missing={"Mallory": TOO_MANY}):
         run(nodes={2}, action="join", federation=str(kept), max_examples=19)
     assert kept.read_bytes() == before
@@ -452,35 +417,26 @@ def test_a_federation_goes_through_train_join_and_evaluate(run: Runner) -> None:
             run(action="evaluate", federation=str(kept), **{name: value})
 
 
-def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(run: Runner) -> None:
+def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(run):
     kept = str(run.folder / "kept.npz")
     run(nodes={2}, federation=kept)
     report = run(action="join", federation=kept, spoil=empty)  # Mallory's, who is in the file
-    assert [party["name"] for party in report["parties"]] == ["Ulm"]
+    assert names(report) == ["Ulm"]
     assert report["absent"]["evaluation"].keys() == report["absent"]["selection"].keys() == {"Mallory"}
     report = run(action="evaluate", federation=kept, spoil=empty)
     assert report["absent"]["evaluation"].keys() == {"Mallory"}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"scaling": "none", "rule": "novelty", "decay": "0.5"},
-        {"scaling": "none", "decay": "0.5"},
-        {"scaling": "none", "rule": "novelty"},
-        {"ranges": "-1:5"},
-        {"action": "join"},
-        {"action": "evaluate"},
-    ],
-    ids=str,
-)
-def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
-    settings: dict[str, Any], run: Runner
-) -> None:
+ONE_HASH = {"scaling": "none", "rule": "novelty", "decay": "0.5"}
+RUNS = [{}, ONE_HASH, {"scaling": "none", "decay": "0.5"}, {"scaling": "none", "rule": "novelty"}]
+RUNS += [{"ranges": "-1:5"}, {"action": "join"}, {"action": "evaluate"}]
+
+
+@pytest.mark.parametrize("settings", RUNS, ids=str)
+def test_server_and_parties_without_anything_of_their_own_have_the_same_file(settings, run):
     copy, kept = run.folder / "party.npz", str(run.folder / "kept.npz")
     if "action" in settings:
-        run(nodes={1}, federation=kept, scaling="none", rule="novelty", decay="0.5")
+        run(nodes={1}, federation=kept, **ONE_HASH)
         settings = settings | {"federation": kept}
     run.party = {"class_prior": False, "on_model": lambda model: model.save(copy)}
     report = run(**settings)
@@ -491,11 +447,11 @@ def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
 # -------- private runs
 
 
-def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(run: Runner) -> None:
+def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(run):
     copy = run.folder / "party.npz"
     run.make_private()
     run.party["on_model"] = lambda model: model.save(copy)
-    run(epsilon=1.0, delta=1e-5, n_examples=40, scale="1", any_noise=True)
+    run(**NOISY, delta=1e-5, scale="1")
     (server,), (party,) = (FlyNNClassifier.load(path).model_.members for path in (run.out / "model.npz", copy))
     assert (server.spec, server.scoring) == (party.spec, party.scoring)
     assert (server.counts.array == party.counts.array).all()
@@ -504,40 +460,41 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
 
 
 @pytest.mark.parametrize("more", [{"delta": 1e-5}, {}, {"n_released": 20}])
-def test_a_private_run_reports_its_guarantee(
-    more: dict[str, Any], run: Runner, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_private_run_reports_its_guarantee(more, run, capsys):
     run.make_private()
-    report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, **more)
+    report = run(**NOISY, scale="1", **more)
     privacy, model = report["privacy"], FlyNNClassifier.load(run.out / "model.npz")
-    assert model.guarantee_ == privacy["guarantee"]
-    assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
+    assert model.guarantee_ == privacy["guarantee"] == mechanism_from_dict(privacy["mechanism"]).guarantee()
     assert (privacy["epsilon"], privacy["delta"]) == (pytest.approx(1.0, rel=0.01), more.get("delta", 0.0))
     assert [report[name] for name in ("examples", "evaluation", "selection", "columns")] == [None] * 4
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
-    printed = capsys.readouterr().out
-    assert "hidden" in printed
-    assert "none: parties send no results" in printed
-    assert privacy["guarantee"] in " ".join(printed.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in ("hidden", "none: parties send no results", privacy["guarantee"]):
+        assert text in printed
 
 
-def test_a_private_run_in_a_deployment_needs_public_figures(run: Runner) -> None:
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"epsilon": 1.0}, "n-examples, ranges"),
+        ({"epsilon": 1.0, "n_examples": 40, "scale": "1"}, "epsilon"),
+        (NOISY | {"scale": "1", "noise": "seeded"}, "noise"),
+    ],
+    ids=["public figures", "strong noise", "seeded noise"],
+)
+def test_a_private_run_in_a_deployment_is_refused_without(settings, field, run):
     run.make_private()
-    with raises(ConfigError, field="run-config n-examples, ranges", got="missing"):
-        run(epsilon=1.0)
-    with raises(ConfigError, field="run-config epsilon"):
-        run(epsilon=1.0, n_examples=40, scale="1")
-    with raises(ConfigError, field="run-config noise", got="seeded"):
-        run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, noise="seeded")
+    with raises(ConfigError, field=f"run-config {field}"):
+        run(**settings)
 
 
-def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Runner) -> None:
+def test_parties_that_keep_their_results_are_named_where_they_are_asked(run):
     run.make_private()
-    report = run(epsilon=1.0, n_examples=40, scale="1", any_noise=True, evaluate=True)
+    report = run(**NOISY, scale="1", evaluate=True)
     assert set(report["absent"]["evaluation"]) == {"Ulm", "Mallory"}
     with raises(AggregationError, counted=0) as caught:
-        run(epsilon=0.5, n_examples=40, scale="1", any_noise=True, evaluate=True)
+        run(**NOISY | {"epsilon": 0.5}, scale="1", evaluate=True)
     assert caught.value.missing.keys() == {"Ulm", "Mallory"}
     assert all(reason.startswith("declined: policy max-epsilon:") for reason in caught.value.missing.values())
 
@@ -545,21 +502,16 @@ def test_parties_that_keep_their_results_are_named_where_they_are_asked(run: Run
 # -------- results that are spoiled, or cannot be written
 
 
-def fails(*_: Any) -> Any:
-    raise KeyError("x")
-
-
-def test_whatever_fails_after_the_counting_the_model_is_there(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
     report = run(spoil=lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
     assert (report["missing"], report["examples"]) == ({}, 40)
-    assert report["absent"]["evaluation"] == {"Mallory": "failed: its reply cannot be read (KeyError)"}
+    assert report["absent"]["evaluation"] == {"Mallory": f"{UNREAD} (KeyError)"}
     with monkeypatch.context() as patch:
-        patch.setattr(FlyNNStrategy, "aggregate_evaluate", fails)
+        patch.setattr(FlyNNStrategy, "aggregate_evaluate", fail(KeyError("x")))
         report = run()
-    assert report["evaluation"] is None
-    assert report["evaluation_errors"] == ["KeyError"]
+    assert (report["evaluation"], report["evaluation_errors"]) == (None, ["KeyError"])
     (run.out / "model.npz").unlink()
-    monkeypatch.setattr(reports, "compiled", fails)
+    monkeypatch.setattr(reports, "compiled", fail(KeyError("x")))
     with pytest.raises(KeyError):
         run()
     assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
@@ -569,41 +521,28 @@ ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.cs
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_counts_that_are_not_the_pooled_ones_fail_the_run(
-    is_full: bool, run: Runner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counts_that_are_not_the_pooled_ones_fail_the_run(is_full, run, monkeypatch, capsys):
     whole = reports.compiled
 
     def unequal(*args: Any) -> dict[str, Any]:
         report = whole(*args)
         return report | {"sha256": report["sha256"] | {"pooled": "34cd", "equal": False}}
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "x")
-
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
-        monkeypatch.setattr(os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", fail(OSError(errno.ENOSPC, "x")))
     unwritten = "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
     with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
-    if not is_full:
-        assert {path.name for path in run.out.iterdir()} == ALL | {".federation.npz.lock"}
+    assert is_full or {path.name for path in run.out.iterdir()} == ALL | {".federation.npz.lock"}
 
 
 @pytest.mark.parametrize(
     "full", [ALL, {"model.npz"}, {"report.html"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=sorted
 )
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EROFS])
-def test_results_that_cannot_be_written_are_told_after_the_report(
-    full: set[str],
-    cause: int,
-    run: Runner,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_results_that_cannot_be_written_are_told_after_the_report(full, cause, run, monkeypatch, capsys, caplog):
     replace = os.replace
 
     def fails(source: Any, target: Any) -> None:
@@ -615,36 +554,32 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     with caplog.at_level(logging.ERROR, logger="flwr"), raises(FlyNNError, field="results") as error:
         run()
     assert set(error.value.got.split(", ")) == full
-    text = str(error.value)
-    assert text.count(os.strerror(cause)) == len(full)
-    assert str(run.folder) not in text
+    assert str(error.value).count(os.strerror(cause)) == len(full)
+    assert str(run.folder) not in str(error.value)
     assert all(str(run.folder) in record.getMessage() for record in caplog.records)
     out = capsys.readouterr().out
     kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()  # from which the run can go on
     assert {path.name for path in run.out.iterdir()} == (ALL - full) | {".federation.npz.lock"} | kept
-    if "metrics.json" in full:  # the whole of it stands in the log
-        report = json.JSONDecoder().raw_decode(out[out.index("{") :])[0]
-    else:
-        report = json.loads((run.out / "metrics.json").read_text())
+    # The whole of a report that cannot be written stands in the log.
+    report = json.JSONDecoder().raw_decode(
+        out[out.index("{") :] if "metrics.json" in full else (run.out / "metrics.json").read_text()
+    )[0]
     assert report["examples"] == 40
     assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in ALL - full - {"metrics.json", "report.html", "figures.csv"}:
+    for name in {"model.npz", "federation.npz"} - full:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == report["sha256"]["federated"]
 
 
-def test_an_update_is_in_the_report_with_its_digests(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = str(run.folder / "kept.npz")
+def test_an_update_is_in_the_report_with_its_digests(run, capsys):
+    kept, (X, y) = str(run.folder / "kept.npz"), points(20)
     first = run(federation=kept)
-    X, y = points(20)
     run.party["previous"] = Samples(X, y)
     same = run(action="update", federation=kept)
     assert same["sha256"]["federated"] == first["sha256"]["federated"]
-    assert [(each["party"], each["before"] == each["now"]) for each in same["updates"]] == [
-        ("Ulm", True),
-        ("Mallory", True),
-    ]
+    updates = [(each["party"], each["before"] == each["now"]) for each in same["updates"]]
+    assert updates == [("Ulm", True), ("Mallory", True)]
     assert "parties updated" in capsys.readouterr().out
     run.party["previous"] = Samples(X[1:], y[1:])  # not what was counted
     with pytest.raises(AggregationError):

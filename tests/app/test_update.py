@@ -62,7 +62,7 @@ def digests(run: Runner, **settings: Any) -> dict[str, Any]:
     return dict(ours)
 
 
-def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run: Runner) -> None:
+def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
     def of_ulm() -> list[dict[str, Any]]:
         members = Federation.load("kept.npz").members
         return [{"examples": each.examples, "sha256": list(each.sha256)} for each in members if each.name == "Ulm"]
@@ -76,15 +76,6 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run: Runner) -
     Deployed.ulm = then | {"data-path": "now.npz", "leave": True}
     assert digests(run, action="withdraw") == {"party": "Ulm", "before": now, "now": None}
     assert of_ulm() == []
-
-
-def test_a_federation_that_is_learned_again_is_as_if_it_had_never_had_other_samples(run: Runner) -> None:
-    then = Path("kept.npz").read_bytes()
-    Deployed.ulm = Deployed.ulm | {"data-path": "now.npz"}
-    run(federation="new.npz")
-    Path("kept.npz").unlink()
-    run(federation="kept.npz")
-    assert then != Path("kept.npz").read_bytes() == Path("new.npz").read_bytes()
 
 
 def update_and_die(folder: str, at: int) -> None:
@@ -123,9 +114,7 @@ THEN = {"previous-path": "then.npz"}
         pytest.param(5, True, id="before the model", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_update_is_there_as_a_whole_or_not_at_all(
-    run: Runner, at: int, is_saved: bool, tmp_path: Path
-) -> None:
+def test_a_killed_update_is_there_as_a_whole_or_not_at_all(run, at, is_saved, tmp_path):
     then, before = Deployed.ulm, Path("kept.npz").read_bytes()
     code = f"from tests.app.test_update import update_and_die as u; u({str(tmp_path)!r}, {at})"
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

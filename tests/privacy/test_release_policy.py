@@ -202,16 +202,6 @@ def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(sigma, n_part
     assert accounting.gaussian_rho(0.4, 1, 1, 2) == math.inf
 
 
-def test_opendp_has_the_same_parameter_for_gaussian_noise():
-    dp = accounting.privacy_extra("opendp.prelude")
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T="i64"))
-    for mechanism in GAUSSIANS:
-        add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=mechanism.sigma)
-        furthest = mechanism.n_changed * mechanism.records_per_person**2
-        assert mechanism.zcdp_rho == pytest.approx(add.map(10) * furthest / 100, rel=1e-9)
-
-
 @pytest.mark.parametrize("scale", [0.5, 2.0, 30.0])
 def test_laplace_noise_is_of_the_stated_parameter(scale):
     noise = np.pad(pmf_of(lambda x: np.exp(-np.abs(x) / scale), math.ceil(40 * scale)), 1)
@@ -238,11 +228,10 @@ def test_the_conversion_is_that_of_dp_accounting(rho, delta):
 
 
 def test_the_conversion_refuses_what_is_none():
-    for rho, delta in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, math.nan)):
+    for bad in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, math.nan)):
         with pytest.raises(ConfigError):
-            accounting.zcdp_epsilon(rho, delta)
-    assert accounting.zcdp_epsilon(0.0, 1e-5) == 0
-    assert accounting.zcdp_epsilon(math.inf, 1e-5) == math.inf
+            accounting.zcdp_epsilon(*bad)
+    assert [accounting.zcdp_epsilon(rho, 1e-5) for rho in (0.0, math.inf)] == [0, math.inf]
 
 
 # What it is for
@@ -263,60 +252,72 @@ def test_twenty_noisy_releases_cost_about_what_they_give_away():
     assert at == delta
 
 
-def ask(path, mechanism, terms="", *, max_epsilon=1.0, max_delta=1e-5, **policy):
-    ledger = Budget(path, Policy(max_epsilon, max_delta, **{"composition": "zcdp"} | policy))
-    return ledger.release(mechanism, HERE.spec_fingerprint, lambda: HERE, terms=terms)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state"
 
 
-def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(tmp_path, capsys):
-    path = tmp_path / "state"
-    whole = GaussianCounts(1.0, 1e-5, **SHAPE)
-    assert accounting.zcdp_epsilon(whole.zcdp_rho, 1e-5) > 1.0
-    first = ask(path, whole)
-    assert Budget(path, Policy(1.0, 1e-5, composition="zcdp")).spent() == (whole.epsilon(1e-5), 1e-5)
-    tiny = LaplaceCounts(0.001, **SHAPE)
-    for policy in ({}, {"max_epsilon": 10.0}):  # closed for good
-        with raises(PrivacyError, field="policy max-epsilon"):
-            ask(path, tiny, **policy)
-    assert ask(path, whole).counts == first.counts
-    assert json.loads((path / "ledger.json").read_text())["entries"][0]["closes"] is True
+def open_budget(path, max_epsilon=1.0, composition="zcdp"):
+    return Budget(path, Policy(max_epsilon, 1e-5, composition=composition))
+
+
+def ask(path, mechanism, terms="", **policy):
+    return open_budget(path, **policy).release(mechanism, HERE.spec_fingerprint, lambda: HERE, terms=terms)
+
+
+def refused(path, mechanism, field="policy max-epsilon", **policy):
+    with raises(PrivacyError, field=field):
+        ask(path, mechanism, **policy)
+
+
+def shown(path, capsys):
+    """What is shown of a ledger, and the epsilon that is spent."""
     assert budget.main(["show", str(path)]) == 0
-    composition, releases, closed, epsilon, _ = capsys.readouterr().out.removeprefix(f"{path}: ").split(", ")
-    assert (composition, releases, closed) == ("composition zcdp", "releases 1", "closed")
-    assert float(epsilon.removeprefix("epsilon ")) == pytest.approx(whole.epsilon(1e-5), rel=1e-5)
+    *facts, epsilon, _ = capsys.readouterr().out.removeprefix(f"{path}: ").split(", ")
+    return facts, float(epsilon.removeprefix("epsilon "))
 
 
-def test_a_release_of_all_the_policy_allows_comes_first_or_not_at_all(tmp_path):
-    path = tmp_path / "state"
-    ask(path, LaplaceCounts(0.001, **SHAPE))
-    with raises(PrivacyError, field="policy max-epsilon"):
-        ask(path, GaussianCounts(1.0, 1e-5, **SHAPE))
+WHOLE, TINY, NOISE = GaussianCounts(1.0, 1e-5, **SHAPE), LaplaceCounts(0.001, **SHAPE), LaplaceCounts(0.1, **SHAPE)
+
+
+def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, capsys):
+    assert accounting.zcdp_epsilon(WHOLE.zcdp_rho, 1e-5) > 1.0
+    first = ask(path, WHOLE)
+    assert open_budget(path).spent() == (WHOLE.epsilon(1e-5), 1e-5)
+    for max_epsilon in (1.0, 10.0):  # closed for good
+        refused(path, TINY, max_epsilon=max_epsilon)
+    assert ask(path, WHOLE).counts == first.counts
+    assert json.loads((path / "ledger.json").read_text())["entries"][0]["closes"] is True
+    epsilon = pytest.approx(WHOLE.epsilon(1e-5), rel=1e-5)
+    assert shown(path, capsys) == (["composition zcdp", "releases 1", "closed"], epsilon)
+
+
+def test_a_release_of_all_the_policy_allows_comes_first_or_not_at_all(path):
     for beyond in (GaussianCounts(1.0, 1e-4, **SHAPE), LaplaceCounts(1.1, **SHAPE)):
-        with raises(PrivacyError, field="policy max-epsilon"):
-            ask(tmp_path / "other", beyond)
-    assert Budget(tmp_path / "other", Policy(1.0)).spent() == (0.0, 0.0)
+        refused(path, beyond)
+    assert open_budget(path).spent() == (0.0, 0.0)
+    ask(path, TINY)
+    refused(path, WHOLE)
 
 
-def test_a_ledger_keeps_to_its_composition(tmp_path, capsys):
-    one, two = tmp_path / "one", tmp_path / "two"
-    noise = LaplaceCounts(0.1, **SHAPE)
-    ask(one, noise)
-    ask(two, noise, composition="basic")
-    for path, other in ((one, "basic"), (two, "zcdp")):
-        with raises(PrivacyError, field="policy composition", got=other):
-            ask(path, noise, composition=other)
-        with raises(PrivacyError, field="policy composition", got=other):
-            Budget(path, Policy(1.0, 1e-5, composition=other)).recall(noise, HERE.spec_fingerprint)
+@pytest.mark.parametrize(("mine", "other"), [("zcdp", "basic"), ("basic", "zcdp")])
+def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
+    ask(path, NOISE, composition=mine)
+    refused(path, NOISE, field="policy composition", composition=other)
+    with raises(PrivacyError, field="policy composition", got=other):
+        open_budget(path, composition=other).recall(NOISE, HERE.spec_fingerprint)
     # What is spent is told by the ledger's own.
-    spent = Budget(one, Policy(1.0)).spent()
-    assert spent == (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-5), 1e-5)
-    assert Budget(two, Policy(1.0, 1e-5, composition="zcdp")).spent() == (noise.epsilon(), 0.0)
-    assert budget.main(["show", str(one)]) == 0
-    composition, releases, epsilon, _ = capsys.readouterr().out.removeprefix(f"{one}: ").split(", ")
-    assert (composition, releases) == ("composition zcdp", "releases 1")
-    assert float(epsilon.removeprefix("epsilon ")) == pytest.approx(spent[0], rel=1e-5)
-    Budget(one, Policy(1.0)).reset()
-    ask(one, noise, composition="basic")
+    spent = (accounting.zcdp_epsilon(NOISE.zcdp_rho, 1e-5), 1e-5) if mine == "zcdp" else (NOISE.epsilon(), 0.0)
+    assert open_budget(path, composition=other).spent() == spent
+    assert shown(path, capsys) == ([f"composition {mine}", "releases 1"], pytest.approx(spent[0], rel=1e-5))
+    open_budget(path).reset()
+    ask(path, NOISE, composition=other)
+
+
+def test_deltas_of_requests_choose_noise_and_do_not_add_up(path):
+    for run in range(5):
+        ask(path, GaussianCounts(0.1, 1e-5, **SHAPE), str(run))
+    assert open_budget(path).spent()[1] == 1e-5
 
 
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
@@ -326,10 +327,3 @@ def test_a_mechanism_without_a_promise_is_refused(composition, monkeypatch):
     monkeypatch.setattr(LaplaceCounts, "zcdp_rho", 0.001)
     with raises(PrivacyError, field="policy max-epsilon"):
         Policy(100.0, 1e-5, composition=composition).admit(mechanism, [])
-
-
-def test_deltas_of_requests_choose_noise_and_do_not_add_up(tmp_path):
-    noisy = GaussianCounts(0.1, 1e-5, **SHAPE)
-    for run in range(5):
-        ask(tmp_path / "state", noisy, str(run), max_delta=1e-5)
-    assert Budget(tmp_path / "state", Policy(1.0, 1e-5, composition="zcdp")).spent()[1] == 1e-5

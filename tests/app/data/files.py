@@ -1,0 +1,51 @@
+"""Files of every kind, written for a test; the two ways in which a party reads its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.app.data.own_file import opened, own_share
+from flwr_flynn.app.data.source import Reading
+from flwr_flynn.app.node_config import NodeConfig
+from tests.app.data.private import private_share
+
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+READERS = pytest.mark.parametrize("read", [own_share, private_share], ids=["open", "private"])
+
+
+def written(path: Path, content: str | bytes | Mapping[str, Any], **options: Any) -> Path:
+    """The path of a file of this text, or of these columns: as its ending says, with the labels as last or as y."""
+    if isinstance(content, str | bytes):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+    pandas = pytest.importorskip("pandas")
+    frame, ending = pandas.DataFrame(content), path.suffix.lower()
+    with path.open("wb") as stream:
+        if ending == ".csv":
+            frame.to_csv(stream, index=False, **options)
+        elif ending == ".parquet":
+            frame.to_parquet(stream, index=False, **options)
+        else:
+            others = {name: np.array(frame[name].tolist()) for name in ("label", "patient") if name in frame}
+            names = [name for name in frame if name not in others]
+            X = frame[names].to_numpy()
+            y = {"y": others.pop("label")} if "label" in others else {}
+            np.savez(stream, X=X.astype(str) if X.dtype == object else X, feature_names=names, **y, **others)
+    return path
+
+
+def node(path: Path, **settings: Any) -> NodeConfig:
+    """The settings of a party that holds no rows of its file out."""
+    return NodeConfig(data_path=str(path), **{"test_fraction": 0.0} | settings)
+
+
+def table_of(path: Path, **reading: Any) -> Any:
+    """The features of a checked file: a table, or an array of numbers."""
+    file = opened(path, Reading(**reading))
+    file.check()
+    return file.whole()[0]
