@@ -36,6 +36,7 @@ def test_a_member_reads_its_counts():
         ({"spec": None}, "spec"),
         ({"counts": np.zeros((2, 16))}, "counts"),
         ({"scoring": ("balanced", 0.5)}, "scoring"),
+        *(({"weight": bad}, "weight") for bad in (0, -1.0, 1.0001, float("nan"), float("inf"), "1", True, None)),
     ],
 )
 def test_members_that_do_not_fit_together_are_refused(change, field):
@@ -85,6 +86,8 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
         Model((replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3)),), ["a", "b"], ["p", "q"]),
         Model((replace(MEMBER, counts=COUNTS + COUNTS),), ["a", "b"], ["p", "q"]),
     ]
-    assert len({each.sha256() for each in (model, *others)}) == 6
+    light = replace(MEMBER, weight=0.5)
+    others += [Model(each, ["a", "b"], ["p", "q"]) for each in ((MEMBER, light), (light, MEMBER))]
+    assert len({each.sha256() for each in (model, *others)}) == 8
     with raises(DataError, field="members", got="2"):
         _ = two.member
