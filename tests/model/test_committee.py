@@ -136,6 +136,7 @@ def test_a_member_alone_has_the_log_probabilities_of_its_rule(rule):
 
 
 FIXED = {"decay": 0.7, "temperature": 0.5}
+OWNERS = st.lists(st.integers(0, 3), min_size=120, max_size=120)
 
 
 def counts_of(classifier):
@@ -143,11 +144,7 @@ def counts_of(classifier):
 
 
 @settings(max_examples=10)
-@given(
-    st.lists(st.integers(0, 3), min_size=120, max_size=120),
-    st.permutations(range(4)),
-    st.sampled_from(sorted(READOUTS)),
-)
+@given(OWNERS, st.permutations(range(4)), st.sampled_from(sorted(READOUTS)))
 def test_merging_parties_is_the_model_of_the_pooled_samples(party_of, order, rule):
     merged = FlyNNClassifier.from_model(committee(X[:0], CODES[:0], rule), **FIXED)
     for k in order:
