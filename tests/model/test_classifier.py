@@ -293,6 +293,7 @@ def from_counts(**change):
         refused(fit(X[:, :4], spec=SPEC), DataError, field="X", expected="5 features", got="4"),
         refused(fit(row_nnz=6, scaling=None), SpecError, field="row_nnz", got="6"),
         refused(fit(row_nnz=99), SpecError, field="row_nnz", got="99"),  # for no candidate
+        refused(fit(np.where(X[0, 0] == X, np.nan, X), spec=SPEC), DataError, field="X"),  # it learns no schema
         refused(fit(scaling=(None,)), SpecError, field="scaling"),
         refused(fit(scaling=(None, [0] * 5)), SpecError, field="scale"),
         refused(forget(-X[:1], Y[:1]), CountsError, field="difference"),

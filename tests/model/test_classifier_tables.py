@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import DataError
 from tests.raising import raises
 
@@ -83,21 +83,10 @@ def test_numbers_without_gaps_give_the_model_that_they_gave():
     assert model.predict(gaps).shape == (N,)  # a gap is at the centre of its column
 
 
-def test_a_given_hash_learns_no_schema():
-    X = RNG.normal(size=(N, 2))
-    X[0, 0] = np.nan
-    spec = HashSpec(2, 64, 2, 4, 0, center=(0.0, 0.0))
-    with raises(DataError, field="X"):
-        FlyNNClassifier(spec).fit(X, Y)
-    assert FlyNNClassifier(spec).fit(X[1:], Y[1:]).predict(X).shape == (N,)
-
-
 def test_models_of_tables_merge_and_forget():
-    first, second = FlyNNClassifier(effort="quick"), FlyNNClassifier(effort="quick")
-    first.partial_fit(FRAME[:200], Y[:200], classes=[0, 1, 2])
+    first = FlyNNClassifier(effort="quick").partial_fit(FRAME[:200], Y[:200], classes=[0, 1, 2])
     both = FlyNNClassifier.from_model(first.model_).partial_fit(FRAME[200:], Y[200:])
     alone = FlyNNClassifier.from_model(both.model_).forget(FRAME[:200], Y[:200])
     assert first.merge(alone).counts_ == both.counts_
-    second.fit(FRAME[["number", "date"]], Y)
     with pytest.raises(ValueError):  # noqa: PT011 - specs or schemas, whichever is seen first
-        first.merge(second)
+        first.merge(FlyNNClassifier(effort="quick").fit(FRAME[["number", "date"]], Y))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal, localcontext
 
-import numpy as np
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn.model.portable import exp, log
@@ -24,6 +22,7 @@ def off(found, x, function):
 
 
 @given(st.floats(-745.1, 709.78) | st.floats(-1, 1) | st.floats(-1e-300, 1e-300))
+@settings(max_examples=500)
 def test_exponentials(x):
     assert off(exp(x), x, "exp") <= ULPS
 
@@ -31,37 +30,27 @@ def test_exponentials(x):
 @given(
     st.floats(5e-324, 1.7e308)
     | st.floats(0.5, 2)
+    | st.floats(1 - 2**-47, 1 + 2**-47)
     | st.integers(1, 2**53).map(float)
     | st.integers(0, 1022).map(math.exp2)
 )
+@settings(max_examples=500)
 def test_logarithms(x):
     assert off(log(x), x, "ln") <= ULPS
 
 
-def test_many_values():
-    rng = np.random.default_rng(0)
-    for x in rng.uniform(-745, 709, 2000).tolist() + rng.normal(size=1000).tolist():
-        assert off(exp(x), x, "exp") <= ULPS
-    for x in np.exp(rng.uniform(-740, 709, 2000)).tolist() + rng.uniform(0.5, 2, 1000).tolist():
-        assert off(log(x), x, "ln") <= ULPS
-    near_one = 1.0
-    for _ in range(50):
-        near_one = math.nextafter(near_one, 0.0)
-        assert off(log(near_one), near_one, "ln") <= ULPS
-        assert off(log(2 - near_one), 2 - near_one, "ln") <= ULPS
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [(0.0, 1.0), (-0.0, 1.0), (-746.0, 0.0), (-1e308, 0.0), (-math.inf, 0.0), (709.8, math.inf), (math.inf, math.inf)],
-)
-def test_limits_of_the_exponential(x, expected):
-    assert exp(x) == expected
-
-
-@pytest.mark.parametrize(("x", "expected"), [(0.0, -math.inf), (-0.0, -math.inf), (1.0, 0.0), (math.inf, math.inf)])
-def test_limits_of_the_logarithm(x, expected):
-    assert log(x) == expected
+def test_limits():
+    infinity = math.inf
+    assert [exp(x) for x in (0.0, -0.0, -746.0, -1e308, -infinity, 709.8, infinity)] == [
+        1,
+        1,
+        0,
+        0,
+        0,
+        infinity,
+        infinity,
+    ]
+    assert [log(x) for x in (0.0, -0.0, 1.0, infinity)] == [-infinity, -infinity, 0, infinity]
 
 
 @given(st.floats(-745, 709), st.floats(-745, 709))
