@@ -68,9 +68,9 @@ def on_ray():
 
 
 @settings(max_examples=30)
-@given(n_parties=st.integers(1, 40))
-def test_every_federation_has_the_pooled_counts(n_parties):
-    federation = run(parties_of(n_parties))
+@given(n_parties=st.integers(1, 40), data=st.data())
+def test_every_federation_has_the_pooled_counts(n_parties, data):
+    federation = run(data.draw(st.permutations(parties_of(n_parties))))
     assert federation.model.counts_ == pooled()
     assert federation.model.counts_.sha256() == pooled().sha256()
     assert len(federation.party_seconds) == n_parties
@@ -87,35 +87,32 @@ def test_a_federation_of_all_phases_is_that_of_the_package():
     assert here.num_rounds == expected.num_rounds
 
 
-def test_the_order_of_the_parties_does_not_matter():
-    parties = parties_of(23)
-    shuffled = [parties[i] for i in np.random.default_rng(5).permutation(23)]
-    one, other = (run(order) for order in (parties, shuffled))
-    assert one.model.counts_ == other.model.counts_
-    assert one.model.model_.member.scoring.decay == other.model.model_.member.scoring.decay
-    assert one.traffic == other.traffic
-
-
-def test_a_party_that_refuses_is_named():
-    parties = parties_of(20)
-    parties[13] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
+def refuses_by_name(where):
+    parties = parties_of(6)
+    parties[5] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
     with raises(AggregationError) as caught:
-        run(parties)
+        run(parties, where)
     assert caught.value.missing.keys() == {"Basel"}
     assert caught.value.missing["Basel"].startswith("declined: y: ")
 
 
-@pytest.mark.parametrize(("changes", "field"), [({"where": "cloud"}, "where"), ({"decay": 2.0}, "decay")])
-def test_wrong_settings_are_named(changes, field):
+def test_a_party_that_refuses_is_named():
+    refuses_by_name("process")
+
+
+@pytest.mark.parametrize(
+    ("parties", "changes", "field"),
+    [
+        (parties_of(3), {"where": "cloud"}, "where"),
+        (parties_of(3), {"decay": 2.0}, "decay"),
+        ([], {}, "parties"),
+        ([party_of(*points(3), name="Basel")] * 2, {}, "parties"),
+    ],
+    ids=["where", "decay", "nobody", "equal names"],
+)
+def test_wrong_settings_and_parties_are_named(parties, changes, field):
     with raises(ConfigError, field=field):
-        run(parties_of(3), **changes)
-
-
-def test_parties_have_to_be_there_and_differ():
-    with raises(ConfigError, field="parties", got="none"):
-        run([])
-    with raises(ConfigError, field="parties", expected="at least one, of different names"):
-        run([party_of(*points(3), name="Basel")] * 2)
+        run(parties, **changes)
 
 
 def test_noisy_counts_are_added(tmp_path):
@@ -130,15 +127,6 @@ def test_noisy_counts_are_added(tmp_path):
     assert model.guarantee_ == mechanism.guarantee()
 
 
-def test_ray_gives_the_bits_of_one_process(on_ray):
-    parties = parties_of(17)
-    here, there = run(parties), run(parties, on_ray)
-    assert there.model.counts_ == here.model.counts_ == pooled()
-    assert there.traffic.asked == 17
-    assert there.model.model_.member.scoring.decay == here.model.model_.member.scoring.decay
-    assert len(there.party_seconds) == 17
-
-
 def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
     parties = parties_of(9)
     X, y = points(90)
@@ -151,15 +139,13 @@ def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
     assert federation.model.counts_ == pooled()
 
 
-def test_a_refusal_on_ray_is_named_too(on_ray):
-    parties = parties_of(6)
-    parties[5] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
-    with raises(AggregationError) as caught:
-        run(parties, on_ray)
-    assert caught.value.missing.keys() == {"Basel"}
-
-
-def test_all_phases_run_on_ray(on_ray):
+def test_ray_gives_the_bits_of_one_process(on_ray):
+    parties = parties_of(17)
+    here, there = run(parties), run(parties, on_ray)
+    assert there.model.counts_ == here.model.counts_ == pooled()
+    assert (there.traffic.asked, len(there.party_seconds)) == (17, 17)
+    assert there.model.model_.sha256() == here.model.model_.sha256()
+    refuses_by_name(on_ray)
     options = RunOptions(spec=HashPlan(5, 3, 90, "auto", hash_dim=40), classes=CLASSES, min_parties=5)
     here, there = (runner.federate(options, parties_of(5), where) for where in ("process", on_ray))
     assert there.model.model_.sha256() == here.model.model_.sha256()

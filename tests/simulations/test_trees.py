@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import numpy as np
@@ -15,6 +14,7 @@ from simulations import trees_page as page
 from simulations.results import behind
 from simulations.trees import Recipe
 from simulations.trees_page import BAGGING, CYCLIC, ONE_CLASS
+from tests.simulations.tables import read, run_again, shown
 
 pytest.importorskip("flwr_datasets")
 xgboost = pytest.importorskip("xgboost")
@@ -69,15 +69,6 @@ def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_cla
     assert federated.to_flower(two, 2) is federated.from_flower(two, 2) is two
 
 
-def test_bytes_are_those_of_the_models_that_travel():
-    parts = parts_of(2, "IID")
-    few, more = (trees.by_flower(parts, BAGGING, Recipe(0.3, 2, "own", n))[1] for n in (2, 4))
-    assert 1.9 < more.up / few.up < 2.1
-    assert 2.7 < more.down / few.down < 10 / 3  # the whole model each time: 1 + 2 + 3 + 4 rounds, and 1 + 2
-    cyclic, long = (trees.by_flower(parts, CYCLIC, Recipe(0.3, 2, "own", n))[1] for n in (1, 2))
-    assert (cyclic.down, long.down > cyclic.up + 5 * cyclic.up) == (5 * cyclic.up, True)  # what is sent comes back
-
-
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 10])
 def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
     parts, even = parts_of(n_classes, ONE_CLASS), parts_of(n_classes, "IID")
@@ -91,15 +82,12 @@ def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
         np.testing.assert_array_equal(one, other)
 
 
-def test_weights_make_classes_alike_at_the_party_or_over_all():
+def test_a_party_has_no_votes_for_classes_that_it_lacks():
     share = splits.Samples(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
     table = np.array([[3, 0, 1], [1, 0, 5]])
     own, pooled = (trees.sample_weights(share, table, name) for name in ("own", "pooled"))
     np.testing.assert_allclose(own, [2 / 3] * 3 + [2])
     np.testing.assert_allclose(pooled, [10 / 8] * 3 + [10 / 12])
-
-
-def test_a_party_has_no_votes_for_classes_that_it_lacks():
     parts = parts_of(7, ONE_CLASS)
     made = trees.forests(parts, "own", 1, seed=0)
     assert sum(len(forest.estimators_) for forest in made) == 200
@@ -160,8 +148,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trees, "QUICK", TINY)
         assert command.main(["trees", "--quick", "--out", str(folder)]) == 0
-    with (folder / "trees.csv").open(encoding="utf-8", newline="") as file:
-        return folder, list(csv.DictReader(file))
+        yield folder, read(folder / "trees.csv")
 
 
 def test_every_cell_is_there_once(finished):
@@ -169,19 +156,11 @@ def test_every_cell_is_there_once(finished):
     found = [(row["split"], row["method"]) for row in rows]
     assert len(set(found)) == len(found) == 4 * 6 + 3
     assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {"1"}
-    text = (folder / "summary.md").read_text(encoding="utf-8")
-    assert "](trees.png)" in text
-    assert (folder / "trees.png").exists()
-    for split in page.SPLITS:
-        assert f"## {split}" in text
+    text = shown(folder, "trees")
+    assert all(f"## {split}" in text for split in page.SPLITS)
 
 
-def test_finished_cells_are_not_run_again(finished, monkeypatch):
-    folder, _ = finished
-    before = (folder / "trees.csv").read_bytes()
-    for name in ("defaults", "by_flower", "boosted", "forests", "centralised"):
-        monkeypatch.setattr(trees, name, lambda *_, **__: pytest.fail("computed again"))
-    monkeypatch.setattr(trees, "QUICK", TINY)
-    for more in ([], ["--finished"]):
-        assert command.main(["trees", "--quick", "--out", str(folder), *more]) == 0
-        assert (folder / "trees.csv").read_bytes() == before
+@pytest.mark.parametrize("more", [[], ["--finished"]])
+def test_finished_cells_are_not_run_again(finished, more):
+    parts = ("defaults", "by_flower", "boosted", "forests", "centralised")
+    run_again(["trees", "--quick", *more], finished[0], *((trees, name) for name in parts))
