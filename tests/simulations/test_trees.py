@@ -50,6 +50,8 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
     assert len(expected) == 5 * 3
     assert driven.up == sum(len(json.dumps(reply)) for reply in replies)
     assert driven.up < driven.down / 5 + 5 * 2000  # the sum of the replies goes to five parties, with one head
+    cyclic = trees.by_flower(parts, CYCLIC, recipe)[1]
+    assert cyclic.down == 5 * cyclic.up  # what is sent comes back
     # The margins are the sums of the parties' own models, class by class.
     X = parts.pooled.X_test.astype(np.float32)
     own = [xgboost.train(sites.settings, known, 1).inplace_predict(X, predict_type="margin") for known in sites.known]
