@@ -179,20 +179,17 @@ def classifier(n_members=1):
 @pytest.mark.parametrize("n_members", [1, 3])
 def test_probabilities_are_those_of_the_model_times_the_frequencies(n_members):
     model = classifier(n_members)
-    before = model.model_
     frequencies = np.array([1.0, 5.0, 2.0, 50.0])
     own = model.with_prior(frequencies=frequencies)
     expected = model.predict_proba(X) * frequencies
     assert_allclose(own.predict_proba(X), expected / expected.sum(axis=1, keepdims=True), atol=1e-12)
     assert_array_equal(own.predict(X), LABELS[expected.argmax(axis=1)])
-    assert (own.predict_proba(X)[:, 3] == 0).all()  # nobody has a date
     scores = own.decision_function(X)
     assert_allclose(softmax(scores[:, :3], axis=1), own.predict_proba(X)[:, :3], atol=1e-12)
-    assert (scores[:, 3] < scores[:, :3].min(axis=1)).all()
+    assert (scores[:, 3] < scores[:, :3].min(axis=1)).all()  # nobody has a date
     assert_array_equal(own.novelty(X), model.novelty(X))
-    assert model.model_ is before
-    assert (before.prior, own.model_.members) == (None, before.members)
-    assert own.model_.sha256() != before.sha256() == replace(own.model_, prior=None).sha256()
+    assert (model.model_.prior, own.model_.members) == (None, model.model_.members)
+    assert own.model_.sha256() != model.model_.sha256() == replace(own.model_, prior=None).sha256()
 
 
 def test_priors_come_from_labels_or_frequencies_or_are_taken_away():
@@ -218,12 +215,6 @@ def test_priors_come_from_labels_or_frequencies_or_are_taken_away():
 def test_other_priors_are_refused(given_, field):
     with raises(DataError, field=field):
         classifier().with_prior(**given_)
-
-
-@pytest.mark.parametrize("prior", [np.zeros(3), np.zeros((4, 1)), np.full(4, 0.1), [0, 0, 0, np.nan], ["a"] * 4, "a"])
-def test_a_model_refuses_other_log_frequencies(prior):
-    with raises(DataError, field="prior"):
-        replace(classifier().model_, prior=prior)
 
 
 @pytest.mark.parametrize("n_members", [1, 3])

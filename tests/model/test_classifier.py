@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from fractions import Fraction
 
@@ -17,9 +16,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import balanced_accuracy_score, log_loss
-from sklearn.model_selection import GridSearchCV, LeaveOneOut, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
@@ -210,22 +207,6 @@ def test_columns_have_names(tmp_path):
     model.merge(fitted())  # which has none
 
 
-def test_it_works_in_scikit_learns_machinery():
-    search = GridSearchCV(
-        make_pipeline(MinMaxScaler(), FlyNNClassifier(hash_dim=2048)),
-        {"flynnclassifier__scaling": [None, "auto"], "flynnclassifier__rule": ["balanced", "novelty"]},
-        cv=3,
-        scoring="balanced_accuracy",
-    ).fit(X, Y)
-    assert search.best_score_ > 0.7
-    best = search.best_estimator_[-1]
-    copied = clone(best)
-    assert copied.get_params() == best.get_params()
-    assert not hasattr(copied, "counts_")
-    revived = pickle.loads(pickle.dumps(search))
-    assert_array_equal(revived.predict_proba(X), search.predict_proba(X))
-
-
 CALLS = {**dict.fromkeys(("predict", "predict_proba", "decision_function", "novelty"), (X,)), "forget": (X, Y)}
 
 
@@ -308,9 +289,9 @@ def from_counts(**change):
         refused(learn(Y, classes=["ant", "bee"]), DataError, field="classes", got="2 labels"),
         *(refused(learn(y), DataError, field="y") for y in ([0, 1], [True, False])),
         refused(from_counts(spec=replace(SPEC, seed=4)), SpecError, field="counts"),
-        *(refused(from_counts(classes=bad), DataError, field="classes") for bad in (["ant"], ["ant", "bee", "bee"])),
-        *(refused(from_counts(feature_names=bad), DataError, field="feature_names") for bad in (["a"], [*range(5)])),
-        *(refused(from_counts(decay=bad), ConfigError, field="decay") for bad in (1.0, "best")),
+        refused(from_counts(classes=["ant"]), DataError, field="classes"),
+        refused(from_counts(feature_names=["a"]), DataError, field="feature_names"),
+        refused(from_counts(decay="best"), ConfigError, field="decay"),
         refused(from_counts(rule="best"), ConfigError, field="rule"),
     ],
 )
@@ -398,14 +379,6 @@ def test_temperatures_are_chosen_by_leave_one_out(step):
         losses.append(log_loss(labels, posterior / posterior.sum(axis=1, keepdims=True)))
     assert losses[TEMPERATURES.index(model.model_.member.temperature)] < min(losses) + 1e-5
     assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
-
-
-def test_columns_of_noise_do_not_make_it_sure():
-    rng = np.random.default_rng(0)
-    for n, d in ((100, 1000), (200, 200), (300, 60)):
-        points, labels = rng.normal(size=(n + 1000, d)), rng.integers(0, 2, n + 1000)
-        model = FlyNNClassifier(hash_dim=4096).fit(points[:n], labels[:n])
-        assert log_loss(labels[n:], model.predict_proba(points[n:])) < 0.78  # log 2 is 0.69
 
 
 @pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])

@@ -92,14 +92,9 @@ def test_models_come_back_from_files(rule, max_members, tmp_path):
     loaded.save(tmp_path / "second")
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
-    if max_members == 1:
-        assert (loaded.counts_, loaded.spec_) == (model.counts_, model.spec_)
-    for each in (loaded, model):
-        each.forget(X[:30], Y[:30])
-    assert max_members == 1 or loaded.model_.sha256() == model.model_.sha256()  # of one member the decay stays
-    members = model.model_.members
-    merged = loaded.merge(model).model_.members
-    twice = [(each.counts + each.counts, each.weight) for each in members]
+    assert max_members > 1 or (loaded.counts_, loaded.spec_) == (model.counts_, model.spec_)
+    merged = loaded.forget(X[:30], Y[:30]).merge(model.forget(X[:30], Y[:30])).model_.members
+    twice = [(each.counts + each.counts, each.weight) for each in model.model_.members]
     assert [(each.counts, each.weight) for each in merged] == twice
 
 
@@ -203,9 +198,10 @@ def test_truncated_files_are_refused(path):
             FlyNNClassifier.load(path)
 
 
-@pytest.mark.parametrize(
-    "mask", [1, pytest.param(0x80, marks=pytest.mark.slow), pytest.param(0xFF, marks=pytest.mark.slow)]
-)
+SLOW = (pytest.param(mask, marks=pytest.mark.slow) for mask in (0x80, 0xFF))
+
+
+@pytest.mark.parametrize("mask", [1, *SLOW])
 def test_altered_files_are_refused_or_say_the_same(path, mask):
     """Nothing but what no reader looks at, such as a time stamp, can be altered."""
     model, content = FlyNNClassifier.load(path), path.read_bytes()
@@ -219,9 +215,7 @@ def test_altered_files_are_refused_or_say_the_same(path, mask):
         except ModelFileError:
             continue
         survivors += 1
-        assert loaded.counts_ == model.counts_
-        assert loaded.spec_ == model.spec_
-        assert (loaded.model_.member.scoring.decay, loaded.rule) == (model.model_.member.scoring.decay, model.rule)
+        assert loaded.model_.members == model.model_.members
         assert_array_equal(loaded.classes_, model.classes_)
     assert survivors < len(content) / 4
 
@@ -360,9 +354,8 @@ PLAIN = [
     (classes([1, 2, 3]), "classes"),
     *((set_to("classes", "dtype", value=bad), "classes") for bad in ("<U1000000000", "V1000000000")),
     *((set_to("feature_names", value=bad), "feature_names") for bad in ("abc", ["a", "b", 3])),
-    *[(member("decay", bad), "decay") for bad in (1.0, None, NAN, "auto", True)],
-    *[(member("temperature", bad), "temperature") for bad in (0, INF, "auto")],
-    *((member("rule", bad), "rule") for bad in ("best", ["balanced"])),
+    *((member("decay", bad), "decay") for bad in (None, NAN, "auto")),
+    *[(member("temperature", 0), "temperature"), (member("rule", ["balanced"]), "rule")],
     *((member("weight", bad), "weight") for bad in (0.0, -0.5, 1.5, NAN, INF, "0.5", True, None, [0.5], 10**400)),
     (lambda fields, _: fields["members"][0].pop("weight"), "file"),
     *((counts(bad), "counts") for bad in (np.zeros((3, 19), np.uint8), np.zeros(60, np.uint8))),

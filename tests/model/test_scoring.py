@@ -70,7 +70,7 @@ def test_novelty_is_the_papers(training, decay):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("decay", [0.0, 0.9, 0.999999, 1e-300])
+@pytest.mark.parametrize("decay", [0.0, 0.1, 0.9, 0.999999, 1e-300])
 @pytest.mark.parametrize("size", [10**3, 10**6, 10**12])
 def test_no_count_underflows(decay, size, rule):
     counts = ClassCounts([[size, size, 0], [size - 1, size, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
@@ -78,14 +78,9 @@ def test_no_count_underflows(decay, size, rule):
     scores = class_scores(counts, points, ScoringRule(rule, decay))
     assert np.isfinite(scores).all()
     assert_allclose(scores, naive_scores(counts, points, decay, rule), rtol=1e-12, atol=2**-36)
-
-
-@pytest.mark.parametrize("decay", [0.1, 0.9])
-@pytest.mark.parametrize("rule", ["balanced", "novelty"])
-def test_one_point_more_makes_a_difference_at_any_count(decay, rule):
-    counts = ClassCounts([[10**12, 0, 0], [10**12 - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT)
-    (scores,) = class_scores(counts, [[0]], ScoringRule(rule, decay))
-    assert scores[0] > scores[1]
+    more = ClassCounts([[size, 0, 0], [size - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT)
+    ((one, less),) = class_scores(more, [[0]], ScoringRule(rule, decay))
+    assert one > less or decay not in (0.1, 0.9)  # a point more makes a difference at any count
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -104,19 +99,6 @@ def test_a_score_does_not_depend_on_its_company(rule, decay, monkeypatch):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_balanced_rules_do_not_care_for_the_number_of_copies(rule):
-    rng = np.random.default_rng(4)
-    counts = counted(hashes(rng, 40, 32, 6), np.arange(40) % 2, 2, 32)
-    copied = ClassCounts(counts.array * [[100], [1]], hash_nnz=6, spec_fingerprint=FINGERPRINT)
-    points = hashes(rng, 200, 32, 6)
-    once, often = (
-        class_scores(c, points, ScoringRule(rule, 0.9 ** (20 / c.n_examples))).argmax(axis=1) for c in (counts, copied)
-    )
-    agreement = (once == often).mean()
-    assert agreement < 0.9 if rule == "novelty" else agreement > 0.9
-
-
-@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.99, 0.999999])
 def test_classes_that_the_formula_ranks_alike_tie(decay, rule):
     # Class 1 has the counts of class 0 in another order, so the same terms are added in another order.
@@ -127,17 +109,6 @@ def test_classes_that_the_formula_ranks_alike_tie(decay, rule):
         counts = ClassCounts(rows, hash_nnz=40, spec_fingerprint=FINGERPRINT)
         ((first, second),) = class_scores(counts, np.arange(40)[None], ScoringRule(rule, decay))
         assert first == second
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_an_empty_class_never_wins(rule):
-    counts = ClassCounts([[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
-    for decay in (0.0, 0.5, 0.999999):
-        scores = class_scores(
-            counts, [[2, 3], [0, 1]], ScoringRule(rule, decay)
-        )  # the first point is new to every class
-        assert_array_equal(scores.argmax(axis=1), 1)
-        assert_array_equal(scores[:, 0], scores[:, 1] - 1)
 
 
 def test_log_odds_keep_the_order_of_scores():

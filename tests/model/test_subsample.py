@@ -93,13 +93,6 @@ def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
     assert kept(X, y, sizes, 4 * 20000).all()
 
 
-def test_labels_have_no_part_in_the_hash():
-    X, _ = pool([500, 500])
-    one = kept(X, np.zeros(1000, np.int64), np.array([1000, 0]), 100)
-    other = kept(X, np.ones(1000, np.int64), np.array([0, 1000]), 100)
-    assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("d", [1, 3])
 def test_shares_are_uniform(d):
     from scipy.stats import chisquare, kstest
