@@ -228,7 +228,7 @@ def test_given_rows_hash_like_drawn_ones():
     X = np.random.default_rng(0).normal(size=(20, 10))
     np.testing.assert_array_equal(given_rows.active(X), drawn.active(X))
     assert given_rows.spec is None
-    assert not (drawn.rows.flags.writeable or drawn.signs.flags.writeable or given_rows.rows.flags.writeable)
+    assert not any(array.flags.writeable for array in (drawn.rows, drawn.signs, given_rows.rows))
     assert given_rows.fingerprint != drawn.fingerprint
     for each in (given_rows, drawn):
         assert pickle.loads(pickle.dumps(each)).fingerprint == each.fingerprint
