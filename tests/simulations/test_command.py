@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import re
@@ -20,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError
 from simulations import __main__ as command
-from simulations import accuracy, bench, data, methods, results, study
+from simulations import data, methods, results, study
 from simulations.baselines import CENTRALISED, Settings
 from simulations.data import folded, load
 from simulations.lean import lean_count, lean_matrix, lean_rows
@@ -90,15 +89,6 @@ def test_bench_writes_its_files(tmp_path):
     assert sizes["Digits 256k"] == sizes["MNIST 256k"] == (262144, 1024)
     assert {"x lean", "float32 x lean", "x kNN"} <= rows[0].keys()
     assert (tmp_path / "bench.png").stat().st_size > 10_000
-
-
-TINY = bench.Shape("tiny", "none", 16, 3, 256, 0.3, 8)
-
-
-def test_bench_measures_a_shape():
-    row = bench.hashing(TINY, argparse.Namespace(quick=True, data=None))
-    assert row["x lean"] > 0
-    assert row["narrow roofline ns"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -172,68 +162,9 @@ def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
     assert compared > {("FlyNN", "kNN"), ("FlyNN paper", "MLP, one epoch")}
 
 
-def test_the_short_table_has_the_default_flynn_against_its_rivals(finished):
-    lines = read(finished / "against.csv")
-    assert [line["against"] for line in lines] == list(methods.OTHERS)
-    table = results.by_method({**row, "mean": float(row["mean"])} for row in read(finished / "accuracy.csv"))
-    for line in lines:
-        ours, theirs = (np.array([table[name][one] for one in ("split", "words")]) for name in (FLYNN, line["against"]))
-        expected = {"median 1 - a/a_other": np.median(1 - ours / theirs), "worst": max(1 - ours / theirs)}
-        expected |= {"won": np.mean(ours > theirs + 1e-12), "mean of FlyNN": ours.mean()}
-        expected["mean of the other"] = theirs.mean()
-        assert {name: float(line[name]) for name in expected} == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_methods_can_be_chosen(folder, tmp_path):
-    arguments = ["accuracy", "--quick", "--data", str(folder), "--methods", "kNN, forest, logistic"]
-    assert command.main([*arguments, "--threads", "2", "--out", str(tmp_path)]) == 0
-    rows = read(tmp_path / "folds.csv")
-    assert {"kNN", "kNN, nested", "random forest", "logistic regression"} < {row["method"] for row in rows}
-    assert not {FLYNN, "gradient boosting", "SBFC"} & {row["method"] for row in rows}
-    assert not (tmp_path / "against.csv").exists()
-
-
-def test_a_full_run_takes_all_samples_and_the_methods_that_suit_any_size(folder):
-    _, settings, sets = accuracy.started("accuracy", "", "", ["--full", "--data", str(folder)])
-    assert settings.folds == 5
-    assert [len(each.X) for each in sets] == [90, 70]
-    assert "kNN" in methods.MAIN
-    assert "SBFC" not in methods.MAIN
-
-
-def test_tuned_knn_is_the_better_of_its_scalings_and_no_worse_than_nested(finished):
-    table = results.by_method({**row, "mean": float(row["mean"])} for row in read(finished / "accuracy.csv"))
-    for name in ("split", "words"):
-        assert table["kNN"][name] == max(table["kNN L2"][name], table["kNN standardised"][name])
-        for scaling in ("L2", "standardised"):
-            assert table[f"kNN {scaling}"][name] >= table[f"1-NN {scaling}"][name]
-            assert table[f"kNN {scaling}"][name] >= table[f"kNN {scaling}, nested"][name] - 1e-12
-
-
 def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, capsys):
     run_again(["accuracy", "--quick", "--data", str(folder)], finished, (methods, "call"))
     assert capsys.readouterr().err.startswith("0 of ")
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatch, capsys):
-    call, done = methods.call, []
-
-    def interrupted(*task):
-        if len(done) == 2:
-            raise KeyboardInterrupt
-        done.append(task[0])
-        return call(*task)
-
-    arguments = ["accuracy", "--quick", "--data", str(folder), "--sets", "words", "--out", str(tmp_path)]
-    monkeypatch.setattr(methods, "call", interrupted)
-    assert command.main(arguments) == 130
-    assert len(list((tmp_path / "cells").rglob("output.pkl"))) == 2
-    monkeypatch.setattr(methods, "call", call)
-    assert command.main(arguments) == 0
-    n = len(methods.COMPARED)
-    assert f"{n - 2} of {n} pieces" in capsys.readouterr().err
 
 
 def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):

@@ -7,9 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from flwr.client import NumPyClient
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,11 +28,11 @@ def points(n, seed=0):
     return random.normal(size=(n, 5)).astype(np.float32), np.array(CLASSES)[random.integers(0, 3, n)]
 
 
-def parties_of(n_parties, n=90, budget=lambda i: None):
+def parties_of(n_parties, n=90):
     """Parties of very different sizes; some have nothing."""
     X, y = points(n)
     owner = (np.random.default_rng(1).random(n) ** 2 * n_parties).astype(int)
-    return [party_of(X[owner == i], y[owner == i], name=f"party-{i}", budget=budget(i)) for i in range(n_parties)]
+    return [party_of(X[owner == i], y[owner == i], name=f"party-{i}") for i in range(n_parties)]
 
 
 def pooled(n=90):
@@ -115,18 +112,6 @@ def test_wrong_settings_and_parties_are_named(parties, changes, field):
         run(parties, **changes)
 
 
-def test_noisy_counts_are_added(tmp_path):
-    pytest.importorskip("dp_accounting")
-    from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-    from flwr_flynn.privacy.ledger import Budget, Policy
-
-    mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, n_classes=3, epsilon=1.0), seed=5)
-    parties = parties_of(6, budget=lambda i: Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"])))
-    model = run(parties, mechanism=mechanism).model
-    assert model.counts_.noise_variance == pytest.approx(6 * mechanism.noise_sd**2)
-    assert model.guarantee_ == mechanism.guarantee()
-
-
 def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
     parties = parties_of(9)
     X, y = points(90)
@@ -174,31 +159,3 @@ def test_rounds_play_flynn_with_all_that_it_does():
     assert strategy.selection is not None
     assert strategy.evaluation["examples"] == 200
     assert set(strategy.run.traffic) == {"columns", "counts", "selection", "evaluation"}
-
-
-class Adder(NumPyClient):
-    """Adds its number to the parameters."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def fit(self, parameters, config):
-        return [parameters[0] + np.float64(self.number)], 1, {}
-
-
-def test_rounds_play_flowers_own_strategy(on_ray):
-    results = []
-    for where in ("process", on_ray):
-        answered = []
-        strategy = FedAvg(
-            initial_parameters=ndarrays_to_parameters([np.zeros(1)]),
-            min_available_clients=3,
-            fraction_evaluate=0.0,
-            evaluate_fn=lambda number, arrays, _, answered=answered: answered.append((number, arrays[0].item())),
-        )
-        parameters, traffic = runner.rounds(strategy, [Adder(i / 10) for i in range(5)], 4, where)
-        assert [number for number, _ in answered] == [1, 2, 3, 4]
-        assert answered[0][1] == pytest.approx(0.2)
-        assert (traffic.asked, traffic.replied) == (20, 20)
-        results.append((answered, parameters_to_ndarrays(parameters)))
-    assert results[0] == results[1]

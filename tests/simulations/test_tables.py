@@ -149,13 +149,3 @@ def test_what_is_missing_is_left_out_and_finished_cells_are_kept(small, tmp_path
 def test_a_set_whose_package_is_missing_is_refused(small, tmp_path):
     with pytest.raises(SystemExit):
         command.main(["tables", "--quick", "--out", str(tmp_path), "--sets", "gone"])
-
-
-@pytest.mark.slow
-def test_the_methods_behind_skrub_take_a_table_with_gaps():
-    pytest.importorskip("skrub")
-    frame, y = load("generated", GENERATED, 80)
-    for name in tables._BEHIND_SKRUB:
-        rows = tables.scores(name, emptied(frame, 0.3, COMPLETELY), y, 2)
-        assert [row["fold"] for row in rows] == [0, 1]
-        assert min(row["score"] for row in rows) > 0.5

@@ -16,7 +16,6 @@ from simulations.paper import privacy
 from simulations.paper.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER, ROUNDS
 from simulations.paper.privacy_settings import QUICK, DataError, Task, mnist
 from simulations.paper.top_t import PaperTopT
-from simulations.study import Cells
 from tests.raising import raises
 from tests.simulations.tables import read, run_again, shown
 
@@ -81,12 +80,6 @@ def test_the_data_are_those_of_the_paper(finished):
 
 def test_finished_cells_are_kept(finished):
     run_again(["privacy", "--quick", "--repetitions", "2"], finished[0], (privacy, "private"), (privacy, "exact"))
-
-
-def test_no_hash_depends_on_the_data():
-    one, other = clusters(0), clusters(1)
-    assert one.digest != other.digest
-    assert list(privacy.jobs(one, PLAN)) == list(privacy.jobs(other, PLAN))
 
 
 def test_new_mechanisms_are_read_out_without_the_test_labels(monkeypatch):
@@ -154,17 +147,6 @@ def test_opendp_draws_the_noise_where_asked():
     once, again = (next(privacy.releases(first_counts(), MECHANISM, plan, "a", 0)) for _ in range(2))
     assert once != again
     assert once.noise_variance == MECHANISM.sigma**2
-
-
-def test_cells_of_other_noise_are_others(tmp_path):
-    task = clusters(0)
-    plan = replace(PLAN, epsilons=(1.0,), released=(8,))
-    cells = Cells(tmp_path)
-    rows = privacy.measure(task, plan, cells)
-    files = set(tmp_path.rglob("output.pkl"))
-    assert privacy.measure(task, plan, cells) == rows
-    privacy.measure(task, replace(plan, seed=1), cells)
-    assert len(set(tmp_path.rglob("output.pkl"))) == 2 * len(files)
 
 
 def write_digits(path, **changes):
