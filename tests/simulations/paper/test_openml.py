@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import sklearn.datasets
@@ -80,7 +82,7 @@ def test_openml_is_asked_where_there_is_no_folder_and_bundled_sets_remain_withou
     assert (source, len(known)) == ("OpenML", 71)
     X, y, n_test = known["USPS (41082)"]()
     assert (X.shape, y.tolist(), n_test) == ((6, 2), [0, 1] * 3, 0)
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: open("/nowhere/at/all"))
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: Path("/nowhere").read_bytes())
     known, source = readers(None)
     assert (source, "digits" in known) == ("bundled", True)
     assert "openml.org within reach" in capsys.readouterr().err
