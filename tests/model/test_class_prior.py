@@ -159,19 +159,6 @@ def test_weights_that_are_none_are_refused(weight, error):
         FlyNNClassifier(SPECS[0], class_weight=weight).fit(X, POSITIVE)
 
 
-def test_a_rare_outcome_has_probabilities_of_its_frequency():
-    rng = np.random.default_rng(1)
-    points = rng.normal(size=(4000, 6))
-    chance = 1 / (1 + np.exp(3.3 - 1.2 * points[:, 0] + points[:, 1]))
-    outcome = (rng.random(4000) < chance).astype(int)
-    model = FlyNNClassifier().fit(points[:2000], outcome[:2000])
-    found = model.predict_proba(points[2000:])[:, 1]
-    assert abs(found.mean() - chance.mean()) < 0.01 < 0.08 < chance.mean() < 0.12
-    equal = FlyNNClassifier(class_weight="balanced").fit(points[:2000], outcome[:2000])
-    brier = [((each - outcome[2000:]) ** 2).mean() for each in (found, equal.predict_proba(points[2000:])[:, 1])]
-    assert brier[0] < 0.6 * brier[1]
-
-
 def classifier(n_members=1):
     return FlyNNClassifier.from_model(trained(X, CODES, n_members))
 

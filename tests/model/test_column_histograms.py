@@ -378,6 +378,7 @@ REFUSED = [
     *[(lambda least=least, X=X: of(X, [0] * 20, least), "X") for least in (1, 5) for X in ENDLESS],
     *[(lambda least=least: of(sp.csr_array(ENDLESS[0]), [0] * 20, least), "X") for least in (1, 5)],
     *[(getattr(ColumnHistograms.zeros(2, 2), name), "histograms") for name in ("edges", "center_and_deviation")],
+    *[(lambda shape=shape: GOOD + ColumnHistograms.zeros(*shape), "histograms") for shape in ((2, 3), (1, 2))],
 ]
 
 
@@ -391,3 +392,4 @@ def test_histograms_are_values():
     assert with_fields()() == GOOD
     assert table_with(1)().n_features == 2
     assert GOOD != 1
+    assert repr(GOOD) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"

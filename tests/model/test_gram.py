@@ -84,6 +84,7 @@ def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(sizes: list[
 
 
 def test_sums_are_those_of_the_samples_one_by_one() -> None:
+    assert GRAM != "sums"
     z = responses(SPECS, X).astype(np.int64)
     assert_array_equal(z, np.hstack([flynn_hash(spec).graded(X) for spec in SPECS]) // 2)
     assert z.max() == LEVELS

@@ -182,24 +182,6 @@ def test_heads_stay_at_their_parties_and_the_body_is_common():
     assert traffic.up < federated(parts, recipe, 3, 5)[1].up
 
 
-@pytest.mark.parametrize("hidden", [0, 5])
-def test_one_step_a_round_does_not_know_the_split_nor_mu(hidden):
-    """Why such figures have an asterisk: they are gradient descent on the pooled points."""
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(90, 4)).astype(np.float32), np.sort(random.integers(0, 3, 90))
-    by_class, dealt = [np.flatnonzero(y == label) for label in range(3)], [np.arange(90)[i::5] for i in range(5)]
-    one, several = Recipe(0.5, 1, batch=60), Recipe(0.5, 10, batch=10)
-    assert {one.steps(len(rows)) for rows in [*by_class, *dealt]} == {1}
-    assert one.steps(61) == 2
-
-    def train(split, recipe):
-        return federated([(X[rows], y[rows]) for rows in split], recipe, 5, hidden)[0]
-
-    for found in (train(by_class, one), train(by_class, replace(one, mu=1.0))):
-        near(found, train(dealt, one), 1e-5)
-    assert np.abs(train(by_class, several)[0] - train(dealt, several)[0]).max() > 0.05
-
-
 @pytest.mark.parametrize("split", list(splits.SPLITS))
 @pytest.mark.parametrize("n_parties", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_split_deals_out_points_once(split, n_parties):

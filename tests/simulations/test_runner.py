@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec
+from flwr_flynn import AggregationError, ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.algorithm import RunOptions, federate, party_of
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -143,19 +143,3 @@ def test_what_is_under_way_ends_with_the_one_who_asks(on_ray):
     next(answers)
     answers.close()
     assert run(parties_of(4), on_ray).model.counts_ == pooled()
-
-
-def test_rounds_play_flynn_with_all_that_it_does():
-    X, y = points(300)
-    split = np.arange(300) % 4
-    parties = [
-        FlyNNClient(X[split == i], y[split == i], X_test=X[:50], y_test=y[:50], name=f"party-{i}") for i in range(4)
-    ]
-    plan = HashPlan(5, 3, scaling="auto", hash_dim=40, max_members=1)
-    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=4, min_parties=4)
-    runner.rounds(strategy, parties, strategy.num_rounds)
-    pooled = ClassCounts.from_data(FlyHash(strategy.model.spec_), X, np.searchsorted(CLASSES, y), 3)
-    assert strategy.model.counts_ == pooled
-    assert strategy.selection is not None
-    assert strategy.evaluation["examples"] == 200
-    assert set(strategy.run.traffic) == {"columns", "counts", "selection", "evaluation"}
