@@ -15,17 +15,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import balanced_accuracy_score, log_loss
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
 from flwr_flynn.model import prediction
-from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
+from flwr_flynn.model.candidates import HashPlan, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.scoring import RULES, TEMPERATURES
+from flwr_flynn.model.scoring import RULES
 from tests import oracle
 from tests.raising import raises
 from tests.strategies import cases
@@ -52,22 +52,6 @@ def test_scikit_learns_checks_with_settings(estimator, check):
 
 def fitted(**parameters):
     return FlyNNClassifier(spec=SPEC, **parameters).fit(X, Y)
-
-
-# A model for each sample that is left out takes a while: of every fourth sample, and of all where nobody waits.
-LEFT_OUT = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
-
-
-def all_but_one(points, labels):
-    """The counts of all samples but each."""
-    model, places = FlyNNClassifier(spec=SPEC, decay=0.5), np.arange(len(labels))
-    return [model.fit(points[places != i], labels[places != i]).counts_ for i in places]
-
-
-def predicted_left_out(counts, points, method="predict", **scoring):
-    """The predictions for each sample of the counts of all others."""
-    models = (FlyNNClassifier.from_counts(SPEC, each, LABELS, **scoring) for each in counts)
-    return [getattr(model, method)(point[None])[0] for model, point in zip(models, points, strict=True)]
 
 
 # Laws
@@ -103,20 +87,6 @@ def test_one_shot_batches_and_one_by_one_are_equal(container):
         assert_array_equal(parts.counts_.array, whole.counts_.array)
         assert_array_equal(parts.decision_function(X), whole.decision_function(X))
     assert_array_equal(fitted().counts_.array, whole.counts_.array)
-
-
-@LEFT_OUT
-def test_the_decay_is_chosen_by_leave_one_out(step):
-    points, labels = X[::step], Y[::step]
-    others = all_but_one(points, labels)
-    for rule in ("balanced", "novelty"):
-        model = FlyNNClassifier(spec=SPEC, rule=rule).fit(points, labels)
-        grid = decay_grid(model.counts_, rule)
-        scoring = {"rule": rule, "class_weight": "balanced"}  # by which the decay is judged
-        left_out = [predicted_left_out(others, points, decay=decay, **scoring) for decay in grid]
-        recalls = [balanced_accuracy_score(labels, each) for each in left_out]
-        assert len(set(recalls)) > 1
-        assert model.model_.member.scoring.decay == grid[int(np.argmax(np.round(recalls, 12)))]
 
 
 BARE = pd.DataFrame(X[:, :4], columns=list("abcd"))
@@ -327,19 +297,16 @@ def test_parameters_are_checked(name, value):
         FlyNNClassifier(**{name: value}).fit(X, Y)
 
 
-@LEFT_OUT
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])  # every fourth sample, and all
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
     model = FlyNNClassifier(max_members=1).fit(points, labels)
-    plan = HashPlan(5, 3, len(points), "auto")
-    specs = plan.specs(ColumnHistograms.from_data(points, CODES[::step], 3))
+    specs = HashPlan(5, 3, len(points), "auto").specs(ColumnHistograms.from_data(points, CODES[::step], 3))
     assert len(set(specs)) == 6
     recalls = []
     for spec in specs:
-        one = FlyNNClassifier(spec=spec).fit(points, labels)
-        alone = FlyNNClassifier(
-            spec=spec, decay=one.model_.member.scoring.decay, class_weight="balanced"
-        )  # by which it is judged
+        decay = FlyNNClassifier(spec=spec).fit(points, labels).model_.member.scoring.decay
+        alone = FlyNNClassifier(spec=spec, decay=decay, class_weight="balanced")  # by which it is judged
         recalls.append(balanced_accuracy_score(labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())))
     assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
     # The members are the best by the same results, and their weights follow from these.
@@ -357,20 +324,6 @@ def test_many_columns_are_left_as_they_are():
     wide = sp.csr_array(sp.random(30, 2**14 + 1, density=0.001, random_state=rng))
     spec = FlyNNClassifier(hash_dim=64).fit(wide, np.arange(30) % 2).spec_
     assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
-
-
-@LEFT_OUT
-def test_temperatures_are_chosen_by_leave_one_out(step):
-    points, labels = X[::step], Y[::step]
-    model = FlyNNClassifier(spec=SPEC).fit(points, labels)
-    others, losses = all_but_one(points, labels), []
-    frequencies = np.exp(model.model_.prior)
-    for temperature in TEMPERATURES:
-        scoring = {"decay": model.model_.member.scoring.decay, "temperature": temperature, "class_weight": "balanced"}
-        posterior = np.array(predicted_left_out(others, points, "predict_proba", **scoring)) * frequencies
-        losses.append(log_loss(labels, posterior / posterior.sum(axis=1, keepdims=True)))
-    assert losses[TEMPERATURES.index(model.model_.member.temperature)] < min(losses) + 1e-5
-    assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
 
 
 @pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])

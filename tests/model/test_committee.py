@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.datasets import make_classification
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
@@ -46,13 +46,11 @@ READOUTS = {
 }
 
 
-def committee(points=X, codes=CODES, rule="balanced", weights=WEIGHTS, n_classes=3):
-    members = [
-        ModelMember(
-            spec, ClassCounts.from_data(flynn_hash(spec), points, codes, n_classes), ScoringRule(*scoring), weight
-        )
-        for spec, scoring, weight in zip(SPECS, READOUTS[rule], weights, strict=True)
-    ]
+def committee(points=X, codes=CODES, rule="balanced", n_classes=3):
+    members = []
+    for spec, scoring, weight in zip(SPECS, READOUTS[rule], WEIGHTS, strict=True):
+        counts = ClassCounts.from_data(flynn_hash(spec), points, codes, n_classes)
+        members.append(ModelMember(spec, counts, ScoringRule(*scoring), weight))
     return Model(tuple(members), LABELS[:n_classes])
 
 
@@ -74,23 +72,18 @@ def oracle_scores(model, points):
 def test_scores_agree_with_the_oracle(rule):
     model = committee(rule=rule)
     points = np.concatenate([X, np.random.default_rng(0).normal(size=(50, 5))])
-    expected = oracle_scores(model, points)
+    expected, novelty = oracle_scores(model, points), 0
+    for each in model.members:
+        novelty += each.weight * class_novelty(each.counts, each.hash.active(points), each.scoring.decay)
     assert_allclose(model.scores(points), expected, rtol=1e-9, atol=1e-12)
-    novelty = sum(
-        member.weight * class_novelty(member.counts, member.hash.active(points), member.scoring.decay)
-        for member in model.members
-    )
     assert_allclose(model.novelty(points), novelty, rtol=1e-12)
-    proba = np.exp(log_softmax(expected, axis=1))
-    classifier = FlyNNClassifier.from_model(model)
-    assert_allclose(classifier.predict_proba(points), proba, rtol=1e-9)
-    assert_allclose(classifier.predict_proba(points).sum(axis=1), 1)
-    assert_array_equal(classifier.predict(points), LABELS[expected.argmax(axis=1)])
+    classifier, threaded = (FlyNNClassifier.from_model(model, n_jobs=n) for n in (None, 2))
+    proba = classifier.predict_proba(points)
+    assert_allclose(proba, softmax(expected, axis=1), rtol=1e-9)
     assert_allclose(classifier.decision_function(points), expected, rtol=1e-9, atol=1e-12)
-    assert_array_equal(classifier.predict(sp.csr_array(points)), classifier.predict(points))
-    assert_array_equal(
-        FlyNNClassifier.from_model(model, n_jobs=2).predict_proba(points), classifier.predict_proba(points)
-    )
+    assert_array_equal(classifier.predict(points), LABELS[expected.argmax(axis=1)])
+    assert_array_equal(classifier.predict_proba(sp.csr_array(points)), proba)
+    assert_array_equal(threaded.predict_proba(points), proba)
 
 
 @pytest.mark.parametrize("rule", READOUTS)
@@ -110,9 +103,7 @@ def test_classes_without_samples_come_last_and_get_no_probability(rule):
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e300])
 def test_no_temperature_makes_probabilities_of_nothing(temperature):
-    members = [
-        replace(member, scoring=replace(member.scoring, temperature=temperature)) for member in committee().members
-    ]
+    members = [replace(each, scoring=replace(each.scoring, temperature=temperature)) for each in committee().members]
     probabilities = FlyNNClassifier.from_model(Model(tuple(members), LABELS)).predict_proba(X)
     assert np.isfinite(probabilities).all()
     assert_allclose(probabilities.sum(axis=1), 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.model.selection import left_out_scores
 from tests import oracle
+from tests.memory import traced
 from tests.raising import raises
 
 SPEC = HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True)
@@ -159,11 +159,9 @@ def test_counts_are_immutable():
     given_array[0, 0] = 9
     assert_array_equal(counts.array, [[1, 1]])
     for copied in (counts, pickle.loads(pickle.dumps(counts)), copy.deepcopy(counts)):
-        assert copied == counts
-        assert hash(copied) == hash(counts)
+        assert (copied, hash(copied)) == (counts, hash(counts))
         for array in (copied.array, copied.n_per_class):
-            assert array.dtype == np.int64
-            assert not array.flags.writeable
+            assert (array.dtype, array.flags.writeable) == (np.int64, False)
         with pytest.raises(AttributeError):
             copied.hash_nnz = 3
     assert "1 samples, 1 classes" in repr(counts)
@@ -193,23 +191,19 @@ def test_suggested_decays_can_be_used(rule, copies):
     assert np.isfinite([class_scores(counts, [[0, 1]], ScoringRule(rule, decay)) for decay in grid]).all()
 
 
+SIZES = [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)]
+
+
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize(
-    ("n_features", "hash_dim", "row_nnz", "n_classes"),
-    [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)],
-)
+@pytest.mark.parametrize(("n_features", "hash_dim", "row_nnz", "n_classes"), SIZES)
 def test_the_memory_that_is_needed_is_foreseen(n_features, hash_dim, row_nnz, n_classes, signed):
     """Of one hash and its counts, from the drawing to the message; kernels' own arrays tracemalloc does not see."""
     spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
     FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles
-    tracemalloc.start()
-    hasher = FlyHash(spec)
-    drawing = tracemalloc.get_traced_memory()[1]
-    tracemalloc.reset_peak()
-    counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
-    message = counts.array.astype(np.uint64)
-    using = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        hasher = FlyHash(spec)
+        counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
+        message = counts.array.astype(np.uint64)
     hidden = hasher.rows.nbytes + (0 if hasher.signs is None else hasher.signs.nbytes)
     assert counts.array.nbytes == message.nbytes == 8 * n_classes * hash_dim
-    assert 0.5 < (max(drawing, using) + hidden) / memory_needed(spec, n_classes) < 1.2
+    assert 0.5 < (memory.peak + hidden) / memory_needed(spec, n_classes) < 1.2
