@@ -301,7 +301,7 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path
     node = {"data-path": str(tmp_path / "a.npz"), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), drawn()))
     assert str(reply.metrics[REFUSED]).startswith("n_features: ")
-    assert str(reply.metrics[REFUSED]).endswith(f"expected {width}, the number of columns of the data, got 4")
+    assert str(reply.metrics[REFUSED]).endswith(f"expected the run's 4 columns, got {width} at this party")
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 

@@ -117,7 +117,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "0 of at least 2 parties counted; missing: nobody else was asked; too few parties were connected": lambda _: (
         FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=2, min_parties=2).model
     ),
-    "n_features: expected 3, the number of columns of the data, got 4": lambda _: refused(
+    "n_features: expected the run's 4 columns, got 3 at this party": lambda _: refused(
         Party(samples(np.zeros((2, 3)), ["ash"] * 2))
     ),
     "y: some labels are not in the class list (3 strings; y has dtype <U3)": lambda _: refused(

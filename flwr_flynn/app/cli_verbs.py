@@ -82,9 +82,8 @@ def _notes(column: Column, least: int) -> dict[str, str]:
         notes["levels"] = f"Discloses that your file has these {len(column.levels)} levels; {rare}."
     elif column.kind == "number":
         notes[""] = (
-            "low and high: not drafted, since the least and the greatest value of your file would disclose them.\n"
-            "Take them from the meaning of the column; values beyond are refused. They need not be given.\n"
-            "low =\nhigh ="
+            "low and high: not drafted, since the least and the greatest value of your file would show.\nTake them "
+            "from the meaning of the column; values beyond are refused. They need not be given.\nlow =\nhigh ="
         )
     return notes
 

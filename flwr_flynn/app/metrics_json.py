@@ -166,7 +166,6 @@ def _privacy(strategy: BaseStrategy, mechanism: Mechanism, notes: list[str]) -> 
         "delta": mechanism.delta,
         "noise_sd": mechanism.noise_sd,
         "examples_estimate": None if strategy.counts.n_per_class is None else int(strategy.counts.n_examples),
-        "covers_evaluation": not strategy.run.options.is_evaluated,
     }
 
 

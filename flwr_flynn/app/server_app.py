@@ -27,7 +27,7 @@ from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.evaluation import EVALUATION
-from flwr_flynn.federated.run import Run, rounds_of
+from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
@@ -67,25 +67,14 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
-    """Run all rounds, and return the types of errors in the evaluation; the model stands without one.
-
-    Where a round went into counting once more, because too few parties replied at first, the rounds that are left run
-    behind the others.
-    """
-    run = plan.strategy.run
-    errors = _rounds(plan, grid, context, run.num_rounds)
-    if run.due is not None and run.is_enough and not errors:
-        errors = _rounds(plan, grid, context, rounds_of(run.phases[run.phases.index(run.due) :]))
-    return errors
-
-
-def _rounds(plan: RunPlan, grid: Grid, context: Context, n_rounds: int) -> list[str]:
+    """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
         threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
-        return run_rounds(strategy, grid, context, n_rounds, config.timeout, threshold if config.secure else None)
+        secure = threshold if config.secure else None
+        return run_rounds(strategy, grid, context, strategy.num_rounds, config.timeout, secure)
     try:
-        strategy.start(grid, num_rounds=n_rounds, timeout=config.timeout or NO_LIMIT)
+        strategy.start(grid, timeout=config.timeout or NO_LIMIT)
     except Exception as error:
         if strategy.run.due is not EVALUATION or not strategy.run.is_enough:
             raise

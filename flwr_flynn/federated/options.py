@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
@@ -49,6 +50,16 @@ def conflicts(
 
 _OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
 """Options that stand for settings of other names."""
+
+
+def options_of(given: Mapping[str, Any]) -> RunOptions:
+    """Options by their names; a `ConfigError` about a name that is none, or is missing."""
+    options = signature(RunOptions)
+    try:
+        options.bind(**given)
+    except TypeError as error:
+        raise ConfigError("options of the strategy", ", ".join(options.parameters), str(error)) from None
+    return RunOptions(**given)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ _PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is pa
 
 SENTENCES = {
     NOISY: "Sums with noise: nobody is singled out beyond the bound epsilon, which max-epsilon keeps.",
-    SECURE: "A masked summand: nobody is singled out, as a server that follows the protocol (secure) reads sums alone.",
+    SECURE: "A masked summand: a server that follows the protocol (secure) reads sums alone; a known row shows there.",
     RESULTS: "Results on held-out rows: only who knows all others can single one out; test-fraction=0 keeps them.",
     NOTHING: "Nothing about the rows: nobody is singled out.",
     EXACT: "Exact figures of another app about the rows: ask its authors whether a person is singled out.",

@@ -95,6 +95,11 @@ class Run:
         return rounds_of(self.phases)
 
     @property
+    def rounds_left(self) -> int:
+        """Flower rounds that are missing where some went into counting once more; 0 until enough are counted."""
+        return 0 if self.due is None or not self.is_enough else rounds_of(self.phases[self.phases.index(self.due) :])
+
+    @property
     def counting(self) -> Phase | None:
         """The phase "counts"; None in a run that only distributes a model."""
         return next((phase for phase in self.phases if phase.is_counting), None)
@@ -198,7 +203,7 @@ class Run:
         if (n_answered := len(batch.replies.keys() - batch.refused.keys())) < needed:
             batch = batch.without(ask.start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
-            found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+            found = dict(figures(list(batch.passed.values()))) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
             if is_first:
                 self._batch = Batch(ask.start)

@@ -149,7 +149,7 @@ def labelled(
 def check_width(n_columns: int, n_features: int) -> None:
     """Refuse samples of another number of columns than the server's."""
     if n_columns != n_features:
-        raise PayloadError("n_features", f"{n_columns}, the number of columns of the data", n_features)
+        raise PayloadError("n_features", f"the run's {n_features} columns", f"{n_columns} at this party")
 
 
 _MANY = 10  # values that are no matter of chance

@@ -22,7 +22,6 @@ from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
-from flwr_flynn.tables.schema import Schema
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -38,10 +37,8 @@ def hash_lines(run: RunSpec) -> list[str]:
     """One line for each spec."""
     lines = []
     for spec, hasher in zip(run.specs, run.hashers, strict=True):
-        waves = f" and {spec.n_waves} waves" if spec.n_waves else ""
-        waves += f" in {spec.n_codes} {spec.coding} each" if spec.coding else ""
         lines.append(
-            f"hash: {spec.n_features} features{waves} -> {spec.hash_dim} rows of {spec.row_nnz} "
+            f"hash: {spec.n_features} features, {spec.n_inputs} inputs -> {spec.hash_dim} rows of {spec.row_nnz} "
             f"{'+1/-1' if spec.signed else '0/1'} entries, {spec.hash_nnz} winners, seed {spec.seed}; "
             f"fingerprint {hasher.fingerprint[:16]}"
         )
@@ -51,9 +48,6 @@ def hash_lines(run: RunSpec) -> list[str]:
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
     """The plan of a run, before a party is asked."""
     options, spec = run.options, run.state.run_spec
-    evaluated = "all parties" if options.is_evaluated else "none"
-    if options.distribute and not options.is_evaluated:
-        evaluated += "; they only get the model"
     yield INFO, f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}"
     if options.plan is not None:
         yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
@@ -62,7 +56,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     yield INFO, f"classes: {spec.n_classes}; counts: {spec.mode}; rule {options.rule}, decay {options.decay}"
     waits = f"waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted"
     yield INFO, f"parties: {waits}"
-    yield INFO, f"evaluation by the parties: {evaluated}"
+    yield INFO, f"evaluation by the parties: {'all' if options.is_evaluated else 'none'}"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
         if options.is_evaluated:
@@ -128,9 +122,7 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
         return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(found, LearnedSchema):
-        spec = run.state.run_spec
-        n_columns = len(spec.feature_names.columns) if isinstance(spec.feature_names, Schema) else spec.spec.n_features
-        return f"{n_columns} columns, {spec.spec.n_features} numbers a row ({answers})"
+        return f"{run.state.run_spec.spec.n_features} numbers a row ({answers})"
     if isinstance(found, Selection):
         compared = "not compared" if found.accuracy is None else f"best leave-one-out {found.accuracy:.4f}"
         chosen = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices)

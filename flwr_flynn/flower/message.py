@@ -23,9 +23,9 @@ messages of FlyNN from those of another strategy in the same ClientApp.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
@@ -38,7 +38,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
@@ -103,7 +102,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if options.get("secure_bound") is not None and options.get("purpose") != "evaluate":
             expected = "None: Flower has SecAgg+ for its legacy API only"
             raise ConfigError("secure_bound", expected, options["secure_bound"])
-        super().__init__(RunOptions(**options), min_available_nodes, wait_timeout)
+        super().__init__(options, min_available_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.action = action
@@ -128,16 +127,25 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         **later: Any,
     ) -> Result:
-        """Run the federation; keywords of later versions of Flower, such as `should_stop`, go to its own method."""
+        """Run the federation; keywords of later versions of Flower, such as `should_stop`, go to its own method.
+
+        Without `num_rounds` there are as many rounds as the run takes, and more where some go into counting once more.
+        """
 
         def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
             return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
 
-        batched = cast(Grid, _BatchedGrid(grid, self))
+        batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
         arrays = self.arrays if self.run.is_specified else ArrayRecord()
-        rounds = self.num_rounds if num_rounds is None else num_rounds
-        own = None if evaluate_fn is None else evaluate
-        result = super().start(batched, arrays, rounds, timeout, train_config, evaluate_config, own, **later)
+        rounds = self.num_rounds if num_rounds is None else integer("num_rounds", num_rounds)
+        rest = timeout, train_config, evaluate_config, None if evaluate_fn is None else evaluate
+        if self.run.due is None:
+            log(WARNING, "FlyNN: the run of this strategy is over; another run takes a strategy of its own")
+        result = super().start(batched, arrays, rounds, *rest, **later)
+        if num_rounds is None and self.run.rounds_left:
+            result = super().start(batched, self.arrays, self.run.rounds_left, *rest, **later)
+        if self.run.due is not None:
+            log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.
         result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
         return result
@@ -172,8 +180,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
     def _wait_for(self, grid: Grid) -> list[str]:
         """Present parties, once they and the counted parties that left number `min_available_nodes`."""
-        end = time.monotonic() + self.wait_timeout
+        end, found = time.monotonic() + self.wait_timeout, -1
         while len(present := _present(grid)) + self._left(present) < self._min_available and self._is_waiting:
+            if len(present) != found:
+                found = len(present)
+                log(INFO, "FlyNN: waiting for nodes: %s are there, of %s", found, self._min_available)
             rest = end - time.monotonic()
             if rest <= 0:
                 self._warn_of_few(len(present) + self._left(present))
@@ -190,12 +201,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         # One content for all, as in FedAvg: a grid sends equal content once.
         content = records.request(ask.tensors, ask.config)
         messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids]
-        self.note_sent(messages)
-        return messages
-
-    def note_sent(self, messages: Sequence[Message]) -> None:
-        """Note the messages to which replies are expected now."""
         self._sent = [each.metadata for each in messages]
+        return messages
 
     def _received(
         self,
@@ -208,14 +215,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         The run receives each reply at once, so that memory does not grow with them unless the user's function needs it.
         """
         contents: dict[int, RecordDict] = {}  # by the metrics of the reply
-        failures, sent = Failures(), None
+        failures, asked, requests = Failures(), {str(one.dst_node_id) for one in self._sent}, dict[str, str]()
         for each in messages:
-            if sent is not self._sent:  # the next batch
-                sent = self._sent
-                asked = {str(one.dst_node_id) for one in sent}
-                requests = {one.message_id: str(one.dst_node_id) for one in sent if one.message_id}
-            sender = str(each.metadata.src_node_id)
-            addressee = requests.get(each.metadata.reply_to_message_id)
+            if (replied := each.metadata.reply_to_message_id) not in requests:  # of the next batch, which is sent now
+                requests = {one.message_id: str(one.dst_node_id) for one in self._sent if one.message_id}
+            sender, addressee = str(each.metadata.src_node_id), requests.get(replied)
             if each.has_error():
                 # Errors that the SuperLink makes for a lost party name the request, and not the party.
                 cid = addressee or sender
@@ -242,18 +246,16 @@ def _figures(aggregation_fn: AggregationFn, contents: Mapping[int, RecordDict], 
 class _BatchedGrid:
     """A grid that asks some nodes at a time, and yields their replies before it asks the next."""
 
-    def __init__(self, grid: Grid, strategy: FlyNNStrategy) -> None:
-        self._grid, self._strategy = grid, strategy
+    def __init__(self, grid: Grid, size: int) -> None:
+        self._grid, self._size = grid, size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        size, messages = self._strategy.nodes_at_a_time, list(messages)
-        for first in range(0, max(len(messages), 1), size):  # with no messages it is asked, too, as Flower does
-            batch = messages[first : first + size]
-            self._strategy.note_sent(batch)
-            yield from self._grid.send_and_receive(batch, timeout=timeout)
+        messages = list(messages)
+        for first in range(0, max(len(messages), 1), self._size):  # with no messages it is asked, too, as Flower does
+            yield from self._grid.send_and_receive(messages[first : first + self._size], timeout=timeout)
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:

@@ -16,7 +16,7 @@ counted.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,7 +30,7 @@ from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.options import options_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
@@ -50,7 +50,8 @@ class BaseStrategy(ABC):
 
     _members: ClassVar[str]  # Flower's word for parties in the names of parameters
 
-    def __init__(self, options: RunOptions, min_available: int, wait_timeout: float) -> None:
+    def __init__(self, given: Mapping[str, Any], min_available: int, wait_timeout: float) -> None:
+        options = options_of(given)
         self._min_available = integer(f"min_available_{self._members}", min_available)
         self.wait_timeout = number("wait_timeout", wait_timeout, 0, 10**9)
         if options.min_parties > self._min_available:
@@ -231,7 +232,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(RunOptions(**options), min_available_clients, wait_timeout)
+        super().__init__(options, min_available_clients, wait_timeout)
         self.evaluate_fn = evaluate_fn
         self.on_fit_config_fn = on_fit_config_fn
         self.on_evaluate_config_fn = on_evaluate_config_fn

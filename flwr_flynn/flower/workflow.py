@@ -57,9 +57,13 @@ def run_rounds(
     counting = {}
     if secure_threshold is not None and strategy.secure_bound is not None:
         counting = {"fit_workflow": secure_workflow(strategy.secure_bound, secure_threshold, timeout)}
-    legacy = LegacyContext(context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy)
-    readable = _ReadableGrid(grid, strategy, timeout, is_secure=bool(counting))
-    DefaultWorkflow(**counting, evaluate_workflow=evaluate)(cast(Grid, readable), legacy)
+    readable = cast(Grid, _ReadableGrid(grid, strategy, timeout, is_secure=bool(counting)))
+    for _ in range(2):  # once more for rounds that went into counting once more
+        legacy = LegacyContext(context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy)
+        DefaultWorkflow(**counting, evaluate_workflow=evaluate)(readable, legacy)
+        num_rounds = strategy.run.rounds_left
+        if errors or not num_rounds:
+            break
     return errors
 
 

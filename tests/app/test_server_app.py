@@ -259,7 +259,7 @@ def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_els
     assert all(report[part] == whole[part] for part in ("selection", "evaluation", "sha256"))
     assert not unfinished.exists()
     with monkeypatch.context() as patch:  # a run that ends before its last phase can be resumed
-        patch.setattr(server_app, "rounds_of", lambda phases: 0)
+        patch.setattr(Run, "rounds_left", 0)
         assert run(spoil=lost_once(), **PLAIN)["selection"] is None
     assert unfinished.exists()
     assert run(action="resume", federation=str(run.out / "federation.npz"))["sha256"] == whole["sha256"]

@@ -307,6 +307,6 @@ def test_a_run_with_too_few_says_who_is_missing_and_why() -> None:
     text = str(error.value)
     assert text.startswith("1 of at least 2 parties counted; missing: ")
     assert "Ulm (declined: y: some labels are not in the class list" in text
-    assert "Genf (declined: n_features: expected 3, the number of columns of the data, got 4)" in text
+    assert "Genf (declined: n_features: expected the run's 4 columns, got 3 at this party)" in text
     assert "node 3 (failed: node unavailable)" in text
     assert "oak" not in text

@@ -88,7 +88,7 @@ def participation(report: Report) -> Section:
         parts += bounded("Members of the federation", ("party", "in this run"), marked, "members")
     if parties:
         listed = [(party["name"], party["examples"], in_bytes(party["bytes"]), party["seconds"]) for party in parties]
-        columns = "party", "samples", "bytes sent", "seconds"
+        columns = "party", "samples", "bytes of the counts", "seconds"
         title = "Parties that took part"
         parts.append(more(title, *bounded(title, columns, listed, "parties")))
     return Section("Who took part", facts, parts)
@@ -134,15 +134,10 @@ def skew(report: Report) -> Section:
     if not sizes:
         return Section("Classes by party", [])
     pooled = [sum(column) for column in zip(*sizes.values(), strict=True)]
-
-    def likeness(party: str) -> float:
-        pairs = zip(sizes[party], pooled, strict=True)
-        return float(sum(min(n / sum(sizes[party]), m / sum(pooled)) for n, m in pairs))
-
-    rows = [("all parties", pooled), *((name, sizes[name]) for name in sorted(sizes, key=likeness))]
+    rows = [("all parties", pooled), *sorted(sizes.items())]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [
-        sentence("First the party whose mix is furthest from that of all. The stronger the colour, the more, by row."),
+        sentence("The stronger the colour, the more samples, by row."),
         shades("Training samples by party and class", "party", names[:MOST_CLASSES], shown),
         left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),

@@ -44,7 +44,7 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     roster: Roster = field(default_factory=Roster)
 
     phase = "counts"
-    sentence = "Sums by class: who is alone in a class is singled out, and a known row found, unless epsilon or secure."
+    sentence = "Sums by class: who is alone in a class is singled out. A known row shows in the model, unless epsilon."
     proves = True
     removes: ClassVar[bool] = False  # True if an answer has counts that the server takes out of the sum
 

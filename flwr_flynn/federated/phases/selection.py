@@ -60,7 +60,7 @@ class SelectionRequest(RunRequest[Tables]):
     candidates: Candidates  # scorings of each spec
 
     phase = "selection"
-    sentence = "Scores summed over all rows: nobody is singled out of many."
+    sentence = "Right answers by class, and sums of scores: of a class of one row they are those of that row."
 
     def to_config(self) -> dict[str, Scalar]:
         pairs = [[[scoring.rule, scoring.decay] for scoring in entries] for entries in self.candidates]

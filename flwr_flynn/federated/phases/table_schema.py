@@ -35,7 +35,7 @@ class SchemaRequest(Request[TableSummary]):
     """Ask for the summary of the party's columns, as JSON in the form of bytes."""
 
     phase = "schema"
-    sentence = "Columns and frequent texts: nobody is singled out, as min-examples rows must have a text."
+    sentence = "Columns, and texts that min-examples rows share: also a name, if so many rows of one person have it."
 
     def to_config(self) -> dict[str, Scalar]:
         return {}

@@ -79,7 +79,7 @@ def changed(changes: dict[str, Any], *sizes: int, **parts: Any) -> dict[str, Any
 OF_CLASSES = "evaluation figures classes"
 ROW = {"threshold": 0.2, "sensitivity": [0.75, 0.5, 0.9], "specificity": [0.9, 0.8, 1], "ppv": None, "npv": None}
 SEES_NONE = ROW | {"sensitivity": None}
-NOISY = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5, "covers_evaluation": False}
+NOISY = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5}
 NOISY |= {"notes": ["Up to <2 may drop out."], "noise_sd": 3.0, "examples_estimate": None}
 FEW = {"name": "few", "accuracy": 0.5, "examples": 4}
 JOIN = {"action": "join", "missing": {"Clinic 1": "in the federation already"}}

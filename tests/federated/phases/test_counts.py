@@ -175,4 +175,4 @@ def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
 def test_specs_of_another_width_than_the_data_are_refused() -> None:
     request = CountsRequest(RunSpec(HashSpec(5, 24, 2, 3, 7), NAMES))
     reason = replied(request, party_of(X, LABELS)).metrics[REFUSED]
-    assert reason == "n_features: expected 4, the number of columns of the data, got 5"
+    assert reason == "n_features: expected the run's 5 columns, got 4 at this party"

@@ -1,0 +1,90 @@
+"""`FlyNNStrategy.start` as engineers call it: rounds that are missing, subclasses, wrong names, functions of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from flwr.app import Message
+
+from flwr_flynn import message
+from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.model.candidates import HashPlan
+from tests.flower.test_turns import Grid, Y, ran
+from tests.raising import raises
+
+PLAN: dict[str, Any] = {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto", "min_parties": 4}
+
+
+class Flaky(Grid):
+    """A grid on which one node fails once, when it is to count."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        counts = [each for each in messages if each.content["config"].get("flynn-phase") == "counts"]
+        self.broken = (1,) if counts and not self.turns_of_counts else ()
+        self.turns_of_counts += bool(counts)
+        return super().send_and_receive(messages, timeout=timeout)
+
+    turns_of_counts = 0
+
+
+def test_a_failure_while_counting_costs_a_round_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    whole, flaky = ran(Grid(4), **PLAN), ran(Flaky(4), **PLAN)
+    assert flaky.model.model_.sha256() == whole.model.model_.sha256()
+    assert flaky.evaluation == whole.evaluation
+    few = message.FlyNNStrategy(classes=range(10), min_available_nodes=4, **PLAN)
+    few.start(Grid(4), num_rounds=2)
+    assert few.selection is None
+    assert "phase selection is not done" in caplog.text
+    few.start(Grid(4))
+    assert few.model.model_.sha256() == whole.model.model_.sha256()
+    assert "is over" not in caplog.text
+    few.start(Grid(4))
+    assert "is over" in caplog.text
+
+
+class Listing(message.FlyNNStrategy):
+    """A strategy whose subclass looks at all replies before they are added."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        return super().aggregate_train(server_round, list(replies))
+
+
+def test_replies_of_all_turns_may_be_listed() -> None:
+    whole = ran(Grid(4), **PLAN)
+    listing = Listing(classes=range(10), min_available_nodes=4, nodes_at_a_time=2, **PLAN)
+    listing.start(Grid(4))
+    assert listing.model.model_.sha256() == whole.model.model_.sha256()
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [({"min_partys": 2}, "min_partys"), ({"fraction_train": 0.5}, "fraction_train"), ({"spec": None}, None)],
+)
+def test_names_that_are_none_are_errors_of_the_strategy(given: dict[str, Any], got: str | None) -> None:
+    with raises(ConfigError) as caught:
+        ran(Grid(2), **given)
+    assert got is None or got in str(caught.value.got)
+
+
+def test_missing_options_are_named() -> None:
+    with raises(ConfigError, field="options of the strategy", got="missing a required argument: 'classes'"):
+        message.FlyNNStrategy(min_available_nodes=2, spec=HashPlan(64, 10), min_parties=1)
+
+
+def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
+    strategy = message.FlyNNStrategy(
+        classes=range(10), min_available_nodes=4, train_metrics_aggr_fn=lambda *_: None, **PLAN
+    )
+    with pytest.raises(TypeError):
+        strategy.start(Grid(4))
+    assert strategy.parties == []
+    with pytest.raises(AggregationError):
+        _ = strategy.model
+
+
+def test_a_number_of_rounds_is_one() -> None:
+    with raises(ConfigError, field="num_rounds", got="three"):
+        message.FlyNNStrategy(classes=range(10), min_available_nodes=4, **PLAN).start(Grid(4), num_rounds="three")
