@@ -11,19 +11,20 @@ import numpy as np
 from flwr_flynn.model import model_file
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
-"""A change of the fields of the header and of the arrays."""
+"""A change of the fields of the header and of the arrays; bytes that it returns are the header."""
 
 
-def rewrite(path: Path, change: Change, seal: bool = True) -> None:
+def rewrite(path: Path, change: Change, seal: bool = True, compression: int = zipfile.ZIP_DEFLATED) -> None:
     """Rewrite a file with changed header and arrays, and a digest that fits if it is sealed."""
     with np.load(path) as file:
         arrays = dict(file)
     fields = json.loads(arrays.pop("header").tobytes())
     digest = arrays.pop("digest")
-    change(fields, arrays)
-    parts = {"header": np.frombuffer(json.dumps(fields).encode(), np.uint8), **arrays}
+    header = change(fields, arrays)
+    text = header if isinstance(header, bytes) else json.dumps(fields).encode()
+    parts = {"header": np.frombuffer(text, np.uint8), **arrays}
     parts["digest"] = model_file.digest_of(*parts.values()) if seal else digest
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, array in parts.items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, array)
@@ -32,6 +33,18 @@ def rewrite(path: Path, change: Change, seal: bool = True) -> None:
 def put(name: str, change: Callable[[Any], Any]) -> Change:
     """Change one array, or add it."""
     return lambda _, arrays: arrays.update({name: change(arrays.get(name, np.zeros(1, np.int8)))})
+
+
+def set_to(*keys: Any, value: Any) -> Change:
+    """Give an entry of the header another value."""
+
+    def change(fields: Any, _: Any) -> None:
+        for key in keys[:-1]:
+            fields = fields[key]
+        fields[keys[-1]] = value
+
+    change.__name__ = f"{keys[-1]}={value!r:.30}"  # which names the row of a table
+    return change
 
 
 def wrong_arrays(name: str, field: str, largest: int) -> dict[str, tuple[Change, str]]:
