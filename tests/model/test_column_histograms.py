@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
@@ -81,22 +81,6 @@ def test_cells_agree_with_the_oracle(case, kind):
     assert histograms.n_examples == len(y)
 
 
-@given(labelled(), st.data())
-def test_any_split_in_any_order_adds_up_to_the_pool(case, data):
-    X, y = case
-    party = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(X), max_size=len(X))), np.int64)
-    order = data.draw(st.permutations(range(5)))  # the last is empty
-    total = ColumnHistograms.zeros(X.shape[1], L)
-    for k in order:
-        total += ColumnHistograms.from_data(X[party == k], y[party == k], L)
-    pooled = ColumnHistograms.from_data(X, y, L)
-    assert total == pooled
-    first = ColumnHistograms.from_data(X[party == 0], y[party == 0], L)
-    rest = ColumnHistograms.from_data(X[party != 0], y[party != 0], L)
-    assert pooled - first == rest
-    assert pooled - pooled == ColumnHistograms.zeros(X.shape[1], L)
-
-
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_batches_do_not_show(kind, monkeypatch):
     rng = np.random.default_rng(0)
@@ -109,29 +93,17 @@ def test_batches_do_not_show(kind, monkeypatch):
 
 def test_a_cell_is_merged_only_so_often_as_batches_can_be_halved(monkeypatch):
     """One batch after the other would take 64 / 2 merges of every cell on average."""
-    merged = []
-    combine = ColumnHistograms._combined
+    merged, combine = [], ColumnHistograms._combined
+
+    def counting(a, b, sign):
+        merged.append(len(b.cells) + len(a.cells))
+        return combine(a, b, sign)
+
     monkeypatch.setattr(column_cells, "_BATCH", 10)
-    monkeypatch.setattr(
-        ColumnHistograms,
-        "_combined",
-        lambda a, b, sign: merged.append(len(b.cells) + len(a.cells)) or combine(a, b, sign),
-    )
-    X = np.arange(640.0)[:, None] + 1000
-    found = ColumnHistograms.from_data(X, np.zeros(640, np.int64), 1)
+    monkeypatch.setattr(ColumnHistograms, "_combined", counting)
+    found = ColumnHistograms.from_data(np.arange(640.0)[:, None] + 1000, np.zeros(640, np.int64), 1)
     assert len(found.cells) == 640
     assert sum(merged) <= 640 * (6 + 1)
-
-
-def test_only_samples_of_the_sum_can_be_taken_out():
-    X, y = np.array([[1.0], [2.0]]), np.array([0, 1])
-    histograms = ColumnHistograms.from_data(X, y, 2)
-    for other in ([[3.0]], [0]), ([[1.0]], [1]), ([[1.0], [1.0]], [0, 0]):
-        with raises(DataError, field="histograms"):
-            histograms - ColumnHistograms.from_data(np.array(other[0]), np.array(other[1]), 2)
-    for shape in ((2, 2), (1, 3)):
-        with raises(DataError, field="histograms"):
-            histograms + ColumnHistograms.zeros(*shape)
 
 
 # ---- a floor
@@ -180,7 +152,13 @@ def dense(X):
     return X.toarray() if sp.issparse(X) else np.asarray(X)
 
 
+MANY = np.random.default_rng(0).normal(size=(300, 2)), np.arange(300) % L
+TO_THE_TOP = np.arange(20.0, 120)[:, None], np.zeros(100, np.int64)  # the grouping ends exactly there
+
+
 @given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)))
+@example(MANY, 5, "float64")
+@example(TO_THE_TOP, 5, "float64")
 def test_groups_of_ranks_agree_with_the_oracle(case, least, kind):
     X, y = KINDS[kind](case[0]), case[1]
     found = ColumnHistograms.from_data(X, y, L, least)
@@ -190,6 +168,8 @@ def test_groups_of_ranks_agree_with_the_oracle(case, least, kind):
 
 
 @given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)))
+@example(MANY, 5, "float64")
+@example(TO_THE_TOP, 5, "float64")
 def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, least, kind):
     """Or it is the median of the class: of fewer than twice as many samples no value has so many on both sides."""
     X, y = KINDS[kind](case[0]), case[1]
@@ -209,54 +189,6 @@ def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, lea
             if oracle.key(value) == key or abs(value - told) <= near + abs(told) / 2**19
         )
     assert (sizes == found.n_per_class[:, None]).all()
-
-
-def told(found):
-    """Integers behind the cells, and the samples in each: a bin of a negative one begins just below it."""
-    values = np.ceil(values_of(found.cells & (2**KEY_BITS - 1)))
-    return list(zip(values.tolist(), found.counts.tolist(), strict=True))
-
-
-@given(st.integers(3, 200), st.integers(2, 40), st.integers(-500, 500), st.integers(0, 2**32 - 1))
-def test_the_groups_do_not_depend_on_the_values(n, least, offset, seed):
-    X, y = np.random.default_rng(seed).permutation(500)[:n, None].astype(float), np.zeros(n, np.int64)
-    found, moved, tailed = (told(ColumnHistograms.from_data(each, y, 1, least)) for each in (X, X + offset, X**2))
-    assert moved == [(value + offset, count) for value, count in found]
-    assert [count for _, count in tailed] == [count for _, count in found]
-    assert len(found) == n // max(least, 4)
-    if n >= max(least, 4):
-        assert {X.min(), X.max()}.isdisjoint(value for value, _ in found)
-
-
-def test_neither_end_of_a_column_is_told():
-    """The case of issue 27: 100 values and a floor of 5, so that the grouping ends exactly at the top."""
-    X, y = np.arange(20.0, 120)[:, None], np.zeros(100, int)
-    found = told(ColumnHistograms.from_data(X, y, 1, min_examples=5))
-    assert found == [(value, 5) for value in (*range(24, 115, 5), 115)]
-
-
-def test_an_end_that_enough_samples_share_is_told():
-    X, y = np.repeat([1.0, 2.0, 3.0], [6, 9, 5])[:, None], np.zeros(20, int)
-    assert told(ColumnHistograms.from_data(X, y, 1, min_examples=5)) == [(1, 5), (2, 10), (3, 5)]
-    assert told(ColumnHistograms.from_data(X[1:], y[1:], 1, min_examples=5)) == [(1, 5), (2, 14)]
-
-
-@pytest.mark.parametrize("floor", [2, 3])
-def test_floors_of_two_and_three_are_one_of_four(floor):
-    X, y = np.arange(14.0)[:, None], np.repeat([0, 1, 2], [2, 3, 9])
-    found = ColumnHistograms.from_data(X, y, L, min_examples=floor)
-    assert found == ColumnHistograms.from_data(X, y, L, min_examples=4)
-    assert found.n_per_class.tolist() == [0, 0, 9]
-    assert told(found) == [(8, 4), (9, 5)]
-
-
-@pytest.mark.parametrize("least", [1, 5])
-@pytest.mark.parametrize("wrong", [np.inf, -np.inf])
-def test_infinite_numbers_are_refused(wrong, least):
-    X = np.append(np.arange(19.0), wrong)[:, None]
-    for each in (X, sp.csr_array(X)):
-        with raises(DataError, field="X"):
-            ColumnHistograms.from_data(each, np.zeros(20, np.int64), 1, least)
 
 
 # ---- gaps
@@ -321,35 +253,24 @@ def test_centre_and_deviation_are_those_of_the_edges(case):
                 assert deviation / largest == pytest.approx((values / largest).std(), abs=near)
 
 
-@pytest.mark.parametrize(
-    ("values", "center", "deviation"),
-    [
-        ([5.0] * 40, 5.0, 0.0),  # constant
-        ([0.1 + 0.2, 0.3] * 20, 0.3, 0.0),  # but for rounding
-        ([1.7e9 + 10, 1.7e9 + 20] * 20, 1.7e9, 1700),  # in one bin, wider than 1
-        ([0.0] * 999 + [1.0], 1 / 34, math.sqrt(33) / 34),  # rare: the highest value joins the edges
-        ([0.0] * 999 + [1e200], 1e200 / 34, 1e200 * math.sqrt(33) / 34),
-        ([-(2.0**1023), 2.0**1023] * 32, 0.0, 2.0**1023),
-        ([*range(32)] * 10 + [1e300, -1e300], 15.5, math.sqrt((32**2 - 1) / 12)),  # a few large values do not matter
-    ],
-    ids=["constant", "rounding", "one bin", "rare", "rare and large", "largest", "tails"],
-)
+ODD = {
+    "constant": ([5.0] * 40, 5.0, 0.0),
+    "rounding": ([0.1 + 0.2, 0.3] * 20, 0.3, 0.0),
+    "in one bin, wider than 1": ([1.7e9 + 10, 1.7e9 + 20] * 20, 1.7e9, 1700),
+    "far from zero": (1e4 + np.random.default_rng(0).normal(size=3000), 1e4, 0.97),
+    "rare: the highest value joins the edges": ([0.0] * 999 + [1.0], 1 / 34, math.sqrt(33) / 34),
+    "rare and large": ([0.0] * 999 + [1e200], 1e200 / 34, 1e200 * math.sqrt(33) / 34),
+    "largest": ([-(2.0**1023), 2.0**1023] * 32, 0.0, 2.0**1023),
+    "a few large values do not matter": ([*range(32)] * 10 + [1e300, -1e300], 15.5, math.sqrt((32**2 - 1) / 12)),
+}
+
+
+@pytest.mark.parametrize(("values", "center", "deviation"), ODD.values(), ids=ODD)
 def test_centre_and_deviation_of_odd_columns(values, center, deviation):
     values = np.array(values, float)[:, None]
     (found,), (spread,) = ColumnHistograms.from_data(values, np.zeros(len(values), int), 1).center_and_deviation()
     assert found == pytest.approx(center, rel=0.05, abs=1e-5 * deviation)
     assert spread == pytest.approx(deviation, rel=0.1)
-
-
-def test_offsets_do_no_harm():
-    """Of a spread that is a 10000th of the offset there are a hundred bins, and of one of a millionth one."""
-    X = np.random.default_rng(0).normal(size=(3000, 1))
-    for offset, least in ((0, 32), (1e4, 32), (-1e4, 32), (1e6, 2)):
-        columns = ColumnHistograms.from_data(X + offset, np.zeros(3000, int), 1)
-        assert len(set(columns.edges()[0])) >= least
-        (center,), (deviation,) = columns.center_and_deviation()
-        assert center == pytest.approx(offset, abs=1)
-        assert deviation == pytest.approx(0.97, abs=0.05 if least == 32 else 0.5)
 
 
 @given(labelled(least=1), st.integers(1, 4), st.sampled_from([SPLITS, (64, 64, 64, 64, 256)]), st.booleans())
@@ -376,30 +297,6 @@ def test_quantiles_are_found_by_splitting_bins(case, least, splits, has_gaps):
     assert found.center_and_deviation() == full.center_and_deviation()
     assert found.relevance() == full.relevance()
     assert_array_equal(found.n_per_class, full.n_per_class)
-
-
-@given(labelled(least=1), labelled(least=1))
-def test_tables_of_parties_add(one, other):
-    cuts = np.arange(12) << KEY_BITS - 2
-    parts = [ColumnHistograms.from_data(X[:, :1].repeat(3, 1), y, 3) for X, y in (one, other)]
-    total = sum(part.table(cuts, by_class=True) for part in parts)
-    assert_array_equal((parts[0] + parts[1]).table(cuts, by_class=True), total)
-
-
-def test_a_table_of_no_samples_is_refused():
-    cuts = np.arange(8) << KEY_BITS - 2
-    table = np.ones((2, 8), np.int64)
-    ColumnHistograms.of_table(2, cuts, table)
-    for wrong in (1, -2):
-        table[1, 6] = wrong + 1
-        with raises(DataError, field="histograms"):
-            ColumnHistograms.of_table(2, cuts, table)
-
-
-def test_nothing_follows_from_no_samples():
-    for what in ("edges", "center_and_deviation"):
-        with raises(DataError, field="histograms", got=0):
-            getattr(ColumnHistograms.zeros(2, 2), what)()
 
 
 def chi_squared(x, y, borders):
@@ -454,30 +351,53 @@ def test_columns_that_tell_nothing_are_all_alike(labels):
     assert ColumnHistograms.from_data(X, labels, 3).relevance() == [1.0] * 4
 
 
-def test_histograms_of_no_samples_are_refused():
-    good = ColumnHistograms.from_data(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0, 1]), 2)
-    fields = {name: getattr(good, name) for name in ("n_features", "n_per_class", "cells", "counts")}
-    bad = [
-        {"n_features": 0},
-        {"n_features": 2**30},
-        {"n_features": 3},
-        {"n_per_class": np.array([1, 2])},
-        {"n_per_class": np.array([-1, 1])},
-        {"n_per_class": np.zeros(0, np.int64)},
-        {"cells": good.cells[::-1].copy()},
-        {"cells": np.repeat(good.cells[:2], 2)},
-        {"cells": good.cells[:3]},
-        {"cells": good.cells - 2**60},
-        {"cells": good.cells + (2 << KEY_BITS)},
-        {"counts": np.array([1, 1, 1, 0])},
-        {"counts": np.array([1, 1, 2, 1])},
-        {"counts": np.full(4, 2**62)},
-    ]
-    assert ColumnHistograms(**fields) == good
-    for change in bad:
-        with raises(DataError, field="histograms"):
-            ColumnHistograms(**(fields | change))
-    assert good != 1
-    assert repr(good) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"
-    with pytest.raises(ValueError, match="read-only"):
-        good.counts[0] = 5
+GOOD = ColumnHistograms.from_data(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0, 1]), 2)
+FIELDS = {name: getattr(GOOD, name) for name in ("n_features", "n_per_class", "cells", "counts")}
+CUTS = np.arange(8) << KEY_BITS - 2
+ENDLESS = [np.append(np.arange(19.0), wrong)[:, None] for wrong in (np.inf, -np.inf)]
+
+
+def with_fields(**change):
+    return lambda: ColumnHistograms(**(FIELDS | change))
+
+
+def table_with(entry):
+    table = np.ones((2, 8), np.int64)
+    table[1, 6] = entry
+    return lambda: ColumnHistograms.of_table(2, CUTS, table)
+
+
+def of(points, labels, least=None):
+    return ColumnHistograms.from_data(points, np.array(labels), 2, *([] if least is None else [least]))
+
+
+REFUSED = [
+    *[(with_fields(n_features=bad), "histograms") for bad in (0, 2**30, 3)],
+    *[(with_fields(n_per_class=np.array(bad, np.int64)), "histograms") for bad in ([1, 2], [-1, 1], [])],
+    *[(with_fields(cells=bad), "histograms") for bad in (GOOD.cells[::-1].copy(), np.repeat(GOOD.cells[:2], 2))],
+    *[(with_fields(cells=bad), "histograms") for bad in (GOOD.cells[:3], GOOD.cells - 2**60)],
+    (with_fields(cells=GOOD.cells + (2 << KEY_BITS)), "histograms"),
+    *[(with_fields(counts=np.array(bad)), "histograms") for bad in ([1, 1, 1, 0], [1, 1, 2, 1], [2**62] * 4)],
+    *[(table_with(entry), "histograms") for entry in (2, -1)],
+    *[
+        (lambda row=row, y=y: GOOD - of(np.array([row]), [y]), "histograms")
+        for row, y in ([[1.0, 5.0], 0], [[1.0, 2.0], 1])
+    ],
+    *[(lambda least=least, X=X: of(X, [0] * 20, least), "X") for least in (1, 5) for X in ENDLESS],
+    *[(lambda least=least: of(sp.csr_array(ENDLESS[0]), [0] * 20, least), "X") for least in (1, 5)],
+    *[(getattr(ColumnHistograms.zeros(2, 2), name), "histograms") for name in ("edges", "center_and_deviation")],
+    *[(lambda shape=shape: GOOD + ColumnHistograms.zeros(*shape), "histograms") for shape in ((2, 3), (1, 2))],
+]
+
+
+@pytest.mark.parametrize(("act", "field"), REFUSED)
+def test_what_no_samples_have_is_refused(act, field):
+    with raises(DataError, field=field):
+        act()
+
+
+def test_histograms_are_values():
+    assert with_fields()() == GOOD
+    assert table_with(1)().n_features == 2
+    assert GOOD + GOOD - GOOD == GOOD != 1
+    assert repr(GOOD) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"

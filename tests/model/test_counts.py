@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import tracemalloc
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.model.selection import left_out_scores
 from tests import oracle
+from tests.memory import traced
 from tests.raising import raises
 
 SPEC = HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True)
@@ -29,6 +28,10 @@ FINGERPRINT = 64 * "0"
 
 def make(array, hash_nnz=2, spec_fingerprint=FINGERPRINT):
     return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint)
+
+
+# Active bits that are none: too few, flat, beyond the hash, negative, of floats, beyond int32.
+BITS = [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
 
 
 @st.composite
@@ -54,22 +57,13 @@ def test_training_is_algorithm_1(points):
     assert ClassCounts.from_active(HASHER, active, y, 3) == counts
 
 
-@given(st.lists(labelled_points(), min_size=1, max_size=4))
-def test_merging_is_pooling_in_every_order(parties):
-    pooled = train((np.concatenate([X for X, _ in parties]), np.concatenate([y for _, y in parties])))
-    for order in permutations(train(party) for party in parties):
-        assert sum(order) == pooled
-        assert sum(order[1:], start=order[0]).sha256() == pooled.sha256()
-
-
-@given(labelled_points(), labelled_points(), labelled_points())
-def test_addition_and_subtraction_are_those_of_integers(a, b, c):
-    a, b, c = train(a), train(b), train(c)
-    zero = ClassCounts.zeros(HASHER, 3)
-    assert a + b == b + a
-    assert (a + b) + c == a + (b + c)
-    assert a + zero == a
-    assert (a + b) - b == a
+@given(labelled_points(), labelled_points())
+def test_addition_and_subtraction_are_those_of_integers(a, b):
+    both = train((np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])))
+    a, b, zero = train(a), train(b), ClassCounts.zeros(HASHER, 3)
+    assert a + b == b + a == both
+    assert (a + b).sha256() == both.sha256()
+    assert a + zero == a == (a + b) - b
     assert a - a == zero
 
 
@@ -109,64 +103,54 @@ def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
             make(rows, hash_nnz)
 
 
-@pytest.mark.parametrize(
-    ("array", "expected", "got"),
-    [
-        ([1, 1], "shape (classes, bits)", "shape (2,)"),
-        (np.zeros((0, 4), int), "shape (classes, bits)", "shape (0, 4)"),
-        (np.zeros((2, 0), int), "shape (classes, bits)", "shape (2, 0)"),
-        ([[1.0, 1.0]], "integers", "float64"),
-        ([[True, True]], "integers", "bool"),
-        ([[None, 1]], "integers", "object"),
-        ([[2, 1]], "row sums that are multiples of hash_nnz, 2", "3 in row 0"),
-        ([[1, 1], [2, 0]], "counts of at most the samples of the class, 1 in row 1", "2"),
-        ([[1, 1], [3, -1]], "counts of at least 0", "a negative count in row 1"),
-        (np.array([[2**63, 2**63]], np.uint64), f"counts of at most {(2**63 - 1) // 2}", "a larger one"),
-        ([[2**62, 2**62]], f"counts of at most {(2**63 - 1) // 2}", "a larger one"),  # their sum is beyond int64
-    ],
-)
-def test_impossible_arrays_are_refused(array, expected, got):
-    with raises(CountsError, field="array", expected=expected, got=got):
-        make(array)
+# Of one or no dimension, of no integers, of sums or counts that no samples have, beyond int64 as a count or as a sum.
+IMPOSSIBLE = [
+    *([1, 1], np.zeros((0, 4), int), np.zeros((2, 0), int), [[1.0, 1.0]], [[True, True]], [[None, 1]]),
+    *([[2, 1]], [[1, 1], [2, 0]], [[1, 1], [3, -1]], np.array([[2**63, 2**63]], np.uint64), [[2**62, 2**62]]),
+]
+OTHERS = [make([[1, 1]], 2, 64 * "1"), make([[1, 1]], 1), make([[1, 1], [1, 1]]), make([[1, 1, 0]])]
+ACTIVE = HASHER.active(np.eye(3))
+TWO = ClassCounts.from_active(HASHER, ACTIVE[:2], [0, 1], 2)
 
 
-@pytest.mark.parametrize("hash_nnz", [0, -1, True, 2.0, None])
-def test_hash_nnz_is_checked(hash_nnz):
-    with raises(CountsError, field="hash_nnz", got=repr(hash_nnz)):
-        make([[1, 1]], hash_nnz)
+def left_out(active, y):
+    return lambda: list(left_out_scores(TWO, active, y, [ScoringRule("balanced", 0.5)]))
 
 
-@pytest.mark.parametrize("fingerprint", ["", 63 * "0", 64 * "g", 64 * "A", None, b"0" * 64])
-def test_the_fingerprint_is_checked(fingerprint):
-    with raises(CountsError, field="spec_fingerprint"):
-        make([[1, 1]], spec_fingerprint=fingerprint)
+def of(active=ACTIVE[:1], y=(0,)):
+    return lambda: ClassCounts.from_active(HASHER, active, y, 2)
 
 
-def test_counts_of_different_kinds_do_not_combine():
+INDICES = [[2], [-1], [0.0], ["a"], [0, 1], [[0]]]
+REFUSED = [
+    *[(lambda a=a: make(a), CountsError, "array") for a in IMPOSSIBLE],
+    *[(lambda n=n: make([[1, 1]], n), CountsError, "hash_nnz") for n in (0, -1, True, 2.0, None)],
+    *[(lambda f=f: make([[1, 1]], 2, f), CountsError, "spec_fingerprint") for f in ("", 63 * "0", 64 * "A", None)],
+    *[(lambda o=o: make([[1, 1]]) + o, CountsError, "sum") for o in OTHERS],
+    *[(lambda o=o: make([[1, 1]]) - o, CountsError, "difference") for o in OTHERS],
+    (lambda: make([[2**62]], 1) + make([[2**62]], 1), CountsError, "sum"),
+    *[(of(y=y), DataError, "y") for y in INDICES],
+    *[(left_out(ACTIVE[:1], y), DataError, "y") for y in INDICES],
+    *[(of(bad), DataError, "active") for bad in BITS],
+    *[(left_out(bad, [0]), DataError, "active") for bad in BITS],
+    *[(left_out(ACTIVE[i], y), DataError, "active, y") for i, y in (([2], [0]), ([0], [1]), ([0, 0], [0, 0]))],
+]
+
+
+@pytest.mark.parametrize(("act", "error", "field"), REFUSED)
+def test_what_no_samples_make_is_refused(act, error, field):
+    with raises(error, field=field):
+        act()
+
+
+@pytest.mark.parametrize("stranger", [1, np.ones((1, 2), int), "counts"])
+def test_counts_and_what_is_none_do_not_combine(stranger):
     counts = make([[1, 1]])
-    for other, theirs in [
-        (make([[1, 1]], spec_fingerprint=64 * "1"), 64 * "1"),
-        (make([[1, 1]], hash_nnz=1), 1),
-        (make([[1, 1], [1, 1]]), (2, 2)),
-        (make([[1, 1, 0]]), (1, 3)),
-    ]:
-        assert counts != other
-        with raises(CountsError, field="sum", got=theirs):
-            counts + other
-        with raises(CountsError, field="difference", got=theirs):
-            counts - other
-    for stranger in (1, np.ones((1, 2), int), "counts"):
-        assert counts != stranger
-        with pytest.raises(TypeError):
-            counts + stranger
-        with pytest.raises(TypeError):
-            counts - stranger
-
-
-def test_a_sum_beyond_int64_is_refused():
-    large = make([[2**62]], hash_nnz=1)
-    with raises(CountsError, field="sum", expected="counts of at least 0"):
-        large + large
+    assert all(counts != other for other in (*OTHERS, stranger))
+    with pytest.raises(TypeError):
+        counts + stranger
+    with pytest.raises(TypeError):
+        counts - stranger
 
 
 def test_counts_are_immutable():
@@ -175,11 +159,9 @@ def test_counts_are_immutable():
     given_array[0, 0] = 9
     assert_array_equal(counts.array, [[1, 1]])
     for copied in (counts, pickle.loads(pickle.dumps(counts)), copy.deepcopy(counts)):
-        assert copied == counts
-        assert hash(copied) == hash(counts)
+        assert (copied, hash(copied)) == (counts, hash(counts))
         for array in (copied.array, copied.n_per_class):
-            assert array.dtype == np.int64
-            assert not array.flags.writeable
+            assert (array.dtype, array.flags.writeable) == (np.int64, False)
         with pytest.raises(AttributeError):
             copied.hash_nnz = 3
     assert "1 samples, 1 classes" in repr(counts)
@@ -199,35 +181,6 @@ def test_the_digest_is_pinned():
     assert len({digest, *(other.sha256() for other in others)}) == 4
 
 
-def test_foreign_samples_cannot_be_left_out():
-    X = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
-    active = HASHER.active(X)
-    counts = ClassCounts.from_active(HASHER, active[:2], [0, 1], 2)
-    for bits, y in [(active[2:], [0]), (active[:1], [1]), (active[[0, 0]], [0, 0])]:
-        with raises(DataError, field="active, y", expected="samples that are in the counts"):
-            list(left_out_scores(counts, bits, y, [ScoringRule("balanced", 0.5)]))
-
-
-@pytest.mark.parametrize(
-    "active", [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
-)
-def test_active_bits_are_checked(active):
-    with raises(DataError, field="active"):
-        ClassCounts.from_active(HASHER, active, [0], 2)
-
-
-@pytest.mark.parametrize("y", [[2], [-1], [0.0], ["a"], [0, 1], [[0]]])
-def test_class_indices_are_checked(y):
-    active = HASHER.active(np.ones((1, 3)))
-    counts = ClassCounts.from_active(HASHER, active, [0], 2)
-    for act in (
-        lambda: ClassCounts.from_active(HASHER, active, y, 2),
-        lambda: list(left_out_scores(counts, active, y, [ScoringRule("balanced", 0.5)])),
-    ):
-        with raises(DataError, field="y", expected="1 class indices from 0 to 1"):
-            act()
-
-
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 @pytest.mark.parametrize("copies", [0, 1, 1000, 10**15])
 def test_suggested_decays_can_be_used(rule, copies):
@@ -238,23 +191,19 @@ def test_suggested_decays_can_be_used(rule, copies):
     assert np.isfinite([class_scores(counts, [[0, 1]], ScoringRule(rule, decay)) for decay in grid]).all()
 
 
+SIZES = [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)]
+
+
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize(
-    ("n_features", "hash_dim", "row_nnz", "n_classes"),
-    [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)],
-)
+@pytest.mark.parametrize(("n_features", "hash_dim", "row_nnz", "n_classes"), SIZES)
 def test_the_memory_that_is_needed_is_foreseen(n_features, hash_dim, row_nnz, n_classes, signed):
     """Of one hash and its counts, from the drawing to the message; kernels' own arrays tracemalloc does not see."""
     spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
     FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles
-    tracemalloc.start()
-    hasher = FlyHash(spec)
-    drawing = tracemalloc.get_traced_memory()[1]
-    tracemalloc.reset_peak()
-    counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
-    message = counts.array.astype(np.uint64)
-    using = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        hasher = FlyHash(spec)
+        counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
+        message = counts.array.astype(np.uint64)
     hidden = hasher.rows.nbytes + (0 if hasher.signs is None else hasher.signs.nbytes)
     assert counts.array.nbytes == message.nbytes == 8 * n_classes * hash_dim
-    assert 0.5 < (max(drawing, using) + hidden) / memory_needed(spec, n_classes) < 1.2
+    assert 0.5 < (memory.peak + hidden) / memory_needed(spec, n_classes) < 1.2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax, softmax
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
-    LARGEST_WEIGHT,
     LEVELS,
     MOST_ROWS,
     GramMatrix,
@@ -70,14 +67,6 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
     assert gram_specs([scaled], 2048)[0].hash_nnz == 512
 
 
-def test_specs_that_cannot_be_those_of_the_gram_matrix_are_refused() -> None:
-    wide = replace(SPECS[0], hash_dim=MOST_ROWS)
-    other = HashSpec(5, 24, 2, 6, seed=1)
-    for wrong in ((), SPECS * 3, (SPECS[0], "b"), (SPECS[0], other), (wide, SPECS[1])):
-        with raises(DataError, field="gram"):
-            checked_gram_specs(wrong)
-
-
 # ---- sums
 
 
@@ -95,6 +84,7 @@ def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(sizes: list[
 
 
 def test_sums_are_those_of_the_samples_one_by_one() -> None:
+    assert GRAM != "sums"
     z = responses(SPECS, X).astype(np.int64)
     assert_array_equal(z, np.hstack([flynn_hash(spec).graded(X) for spec in SPECS]) // 2)
     assert z.max() == LEVELS
@@ -112,36 +102,14 @@ def test_sums_are_those_of_the_samples_one_by_one() -> None:
     assert {each.dtype for each in GRAM.tables} == {np.dtype(np.int64)}
 
 
-@given(st.lists(st.integers(0, 4), min_size=300, max_size=300))
-def test_sums_of_the_parts_of_any_split_add_up(parties: list[int]) -> None:
-    held = np.array(parties)
-    total = GramMatrix.zeros(48, 3)
-    for party in range(5):
-        total += GramMatrix.from_data(SPECS, CLASSES, X[held == party], Y[held == party])
-    assert total == GRAM
-
-
 @pytest.mark.parametrize("largest", [1, LARGEST_CLASS_WEIGHT])
 def test_batches_and_weights_make_no_rounding(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    weights = (1, largest, 1)
-    whole = GramMatrix.from_data(SPECS, weights, np.tile(X, (20, 1)), np.tile(Y, 20))
-    monkeypatch.setattr("flwr_flynn.model.gram.BATCH", 28)
     done: list[int] = []
-    one = GramMatrix.from_data(SPECS, weights, X, Y, progress=done.append)
+    whole = GramMatrix.from_data(SPECS, (1, largest, 1), np.tile(X, (20, 1)), np.tile(Y, 20))
+    monkeypatch.setattr("flwr_flynn.model.gram.BATCH", 28)
+    one = GramMatrix.from_data(SPECS, (1, largest, 1), X, Y, progress=done.append)
     assert sum(done) == 300
     assert whole == GramMatrix(tuple(20 * table for table in one.tables))
-
-
-def test_sums_of_other_shapes_do_not_add() -> None:
-    with raises(CountsError, field="tables"):
-        GRAM + GramMatrix.zeros(48, 4)
-    assert GramMatrix.zeros(48, 3) != GRAM
-    assert GRAM != "sums"
-
-
-def test_a_set_of_samples_is_taken_out_of_the_sums() -> None:
-    some, rest = (GramMatrix.from_data(SPECS, CLASSES, X[rows], Y[rows]) for rows in (slice(40), slice(40, None)))
-    assert GRAM - some == rest
 
 
 # ---- scores
@@ -158,89 +126,60 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(n_classe
     assert_allclose(found.log_odds(X[some]), expected, atol=2e-3)
 
 
-def test_a_class_of_few_samples_has_its_say() -> None:
-    order = np.random.default_rng(0).permutation(1797)
-    digits, y = (array[order] for array in load_digits(return_X_y=True))
-    some = np.concatenate([np.flatnonzero(y == label)[: 100 if label < 5 else 12] for label in range(10)])
-    rest = np.setdiff1d(np.arange(len(y)), some)
-    model = FlyNNClassifier(hash_dim=1024, gram=512).fit(digits[some], y[some]).model_
-    assert model.gram is not None
-    found = model.gram.log_odds(digits[rest]).argmax(axis=1)
-    assert min(np.mean(found[y[rest] == label] == label) for label in range(5, 10)) > 0.6
-
-
-def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
+def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
     assert GramMatrix.zeros(48, 3).scoring(SPECS, CLASSES) is None
-    assert learned(X[:0], Y[:0]) is None
+    few = [(X[:0], Y[:0]), (X[:1], Y[:1]), (X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2)]
+    assert [learned(*each) for each in few] == [None] * 4
+    for n in range(2, 12):
+        found = learned(X[:n], np.arange(n) % 2)
+        assert found is None or np.isfinite(found.log_odds(X)).all()
     found = learned(X, Y, 5)
-    assert found is not None
     assert found.log_odds(X).argmax(axis=1).max() == 2
     assert np.isfinite(found.log_odds(X)).all()
 
 
-def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None:
-    for some, labels in ((X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2), (X[:1], Y[:1])):
-        assert learned(some, labels) is None
-    for n in range(2, 12):
-        found = learned(X[:n], np.arange(n) % 2)
-        assert found is None or np.isfinite(found.log_odds(X)).all()
+def nearly_of_samples(share: float, seed: int) -> list[np.ndarray]:
+    """Tables with a direction whose square is below 0 by less than the strength of one fold, and by more than both."""
+    direction = np.random.default_rng(seed).normal(size=48)
+    direction /= np.linalg.norm(direction)
+    tables = [each.copy() for each in GRAM.tables]
+    for fold in range(2):
+        square = np.zeros((48, 48))
+        square[np.triu_indices(48)] = tables[0][fold]
+        square += np.triu(square, 1).T
+        size = direction @ square @ direction + share * square.trace()
+        taken = square - size * np.outer(direction, direction)
+        tables[0][fold] = np.rint(taken[np.triu_indices(48)]).astype(np.int64)
+    return tables
 
 
-def test_sums_that_no_samples_have_give_no_scores_or_finite_ones() -> None:
-    draws = np.random.default_rng(0)
-    for _ in range(20):
-        tables = [draws.integers(0, 2 ** draws.integers(1, 60), table.shape) for table in GRAM.tables]
-        found = GramMatrix(tuple(tables)).scoring(SPECS, CLASSES)
-        assert found is None or np.isfinite(found.log_odds(X)).all()
+def of_no_samples(seed: int) -> list[np.ndarray]:
+    draws = np.random.default_rng(seed)
+    return [draws.integers(0, 2 ** draws.integers(1, 60), table.shape) for table in GRAM.tables]
 
 
-@pytest.mark.parametrize("share", [2.0**-k for k in range(4, 24)])
-def test_products_that_are_nearly_those_of_samples_give_no_scores_or_finite_ones(share: float) -> None:
-    """A direction whose square is below 0 by less than the strength of one fold, and by more than that of both."""
-    for seed in range(8):
-        rng = np.random.default_rng(seed)
-        direction = rng.normal(size=48)
-        direction /= np.linalg.norm(direction)
-        tables = [each.copy() for each in GRAM.tables]
-        for fold in range(2):
-            square = np.zeros((48, 48))
-            square[np.triu_indices(48)] = tables[0][fold]
-            square += np.triu(square, 1).T
-            size = direction @ square @ direction + share * square.trace()
-            taken = square - size * np.outer(direction, direction)
-            tables[0][fold] = np.rint(taken[np.triu_indices(48)]).astype(np.int64)
+def test_sums_of_no_samples_give_no_scores_or_finite_ones() -> None:
+    forged = [of_no_samples(seed) for seed in range(20)]
+    forged += [nearly_of_samples(2.0**-k, seed) for k in range(4, 24) for seed in range(8)]
+    for tables in forged:
         found = GramMatrix(tuple(tables)).scoring(SPECS, CLASSES)
         assert found is None or np.isfinite(found.log_odds(X[:3])).all()
 
 
 def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> None:
     model = FlyNNClassifier(gram=64, effort="quick").fit(X[:200], Y[:200])
-    first = model._gram
-    assert first is not None
-    assert first.scoring is model.model_.gram
-    there = np.arange(200)
-    for gone, come in (
-        (there[::100], np.arange(200, 201)),
-        (there[1:60], np.arange(201, 300)),
-        (there[80:90], there[1:3]),
-    ):
+    first, there = model._gram, np.arange(200)
+    for gone, come in (([0, 100], [200]), (range(1, 60), range(201, 300)), (range(80, 90), [1, 2])):
         there = np.concatenate([np.setdiff1d(there, gone), come])
         model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
         sums = GramMatrix.from_data(first.scoring.specs, first.weights, X[there], Y[there])
-        expected, scoring = sums.scoring(first.scoring.specs, first.weights), model.model_.gram
-        assert scoring is not None
-        assert expected is not None
-        assert scoring.sha256() == expected.sha256()
-        assert getattr(model._gram, "scoring", None) is scoring
+        scoring = model.model_.gram
+        assert scoring.sha256() == sums.scoring(first.scoring.specs, first.weights).sha256()
+        assert model._gram.scoring is scoring
     with pytest.raises(CountsError):
         model.forget(X[:200], 1 - np.minimum(Y[:200], 1))  # never there
     assert model.model_.gram is scoring
-    back = np.setdiff1d(there, np.arange(200))
-    missing = np.setdiff1d(np.arange(200), there)
-    model.forget(X[back], Y[back]).partial_fit(X[missing], Y[missing])
-    assert model.model_.gram is not None
-    assert model.model_.gram.sha256() == first.scoring.sha256()
-    assert model.forget(X[:200], Y[:200]).model_.gram is None  # without samples there are no scores
+    assert model.forget(X[there], Y[there]).model_.gram is None  # without samples there are no scores
 
 
 def wrong_weights(value: int) -> np.ndarray:
@@ -249,23 +188,31 @@ def wrong_weights(value: int) -> np.ndarray:
     return weights
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"weights": SCORING.weights[1:]},
-        {"weights": SCORING.weights.T},
-        {"weights": SCORING.weights.astype(np.int64)},
-        {"weights": wrong_weights(LARGEST_WEIGHT + 1)},
-        {"bias": SCORING.bias[:2]},
-        {"bias": SCORING.bias.astype(float)},
-        {"bias": np.array([0, 0, -(2**63)])},
-        {"specs": SPECS[:1]},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_a_scoring_that_cannot_be_is_refused(changes: dict) -> None:
-    with raises(DataError):
-        replace(SCORING, **changes)
+REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: GRAM + GramMatrix.zeros(48, 4), CountsError, "tables"),
+    (lambda: checked_gram_specs((SPECS[0], "b")), DataError, "gram"),
+    *(
+        (lambda wrong=wrong: FlyNNClassifier(gram=wrong).fit(X, Y), ValueError, "'gram' parameter")
+        for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48")
+    ),
+]
+
+
+@pytest.mark.parametrize(("act", "error", "told"), REFUSED)
+def test_what_cannot_be_is_refused(act: Callable[[], object], error: type[Exception], told: str) -> None:
+    """What a file may not say of a Gram matrix is in `test_model_file`."""
+    with pytest.raises(error) as caught:
+        act()
+    assert told == getattr(caught.value, "field", None) or told in str(caught.value)
+
+
+def test_a_model_has_no_gram_matrix_of_other_features_or_beside_weights_of_bits() -> None:
+    assert FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram is None
+    model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
+    model = replace(model, members=model.members[:1], refined=np.zeros((32, 3), np.int32))
+    for changes in ({"gram": SCORING}, {"gram": replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
+        with raises(DataError, field="gram"):
+            replace(model, **changes)
 
 
 def test_equal_scorings_have_equal_digests() -> None:
@@ -279,25 +226,18 @@ def test_equal_scorings_have_equal_digests() -> None:
 # ---- a model with the Gram matrix
 
 
-def test_a_model_averages_both_log_probabilities() -> None:
-    labels = np.array(["ash", "birch", "cedar"])[Y]
-    for parameters in ({"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}):
-        plain = FlyNNClassifier(**parameters).fit(X, labels)
-        both = FlyNNClassifier(gram=48, **parameters).fit(X, labels)
-        found = both.model_.gram
-        assert found is not None
-        assert both.model_.members == plain.model_.members
-        ours = plain.with_prior(frequencies=[1, 1, 1]).predict_proba(X)
-        theirs = log_softmax(found.log_odds(X), axis=1)
-        equal = softmax((np.log(ours) + theirs) / 2 * np.sqrt(2 / 3), axis=1)
-        expected = softmax(np.log(equal) + np.log(np.bincount(Y)), axis=1)
-        np.testing.assert_allclose(both.predict_proba(X), expected, rtol=1e-6, atol=1e-9)
-        assert_array_equal(both.novelty(X), plain.novelty(X))
-        mostly = both.with_prior(frequencies=[1, 1, 8])
-        np.testing.assert_allclose(
-            mostly.predict_proba(X), softmax(np.log(equal) + np.log([1, 1, 8]), axis=1), rtol=1e-5, atol=1e-9
-        )
-        assert mostly.with_prior().model_.sha256() == both.model_.sha256() != plain.model_.sha256()
+@pytest.mark.parametrize("given_", [{"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}])
+def test_a_model_averages_both_log_probabilities(given_: dict) -> None:
+    plain, both = (FlyNNClassifier(gram=n, **given_).fit(X, Y) for n in (0, 48))
+    assert both.model_.members == plain.model_.members
+    ours = plain.with_prior(frequencies=[1, 1, 1]).predict_proba(X)
+    theirs = log_softmax(both.model_.gram.log_odds(X), axis=1)
+    equal = np.log(softmax((np.log(ours) + theirs) / 2 * np.sqrt(2 / 3), axis=1))
+    assert_allclose(both.predict_proba(X), softmax(equal + np.log(np.bincount(Y)), axis=1), rtol=1e-6, atol=1e-9)
+    assert_array_equal(both.novelty(X), plain.novelty(X))
+    mostly = both.with_prior(frequencies=[1, 1, 8])
+    assert_allclose(mostly.predict_proba(X), softmax(equal + np.log([1, 1, 8]), axis=1), rtol=1e-5, atol=1e-9)
+    assert mostly.with_prior().model_.sha256() == both.model_.sha256() != plain.model_.sha256()
 
 
 def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:
@@ -313,18 +253,6 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     assert FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
 
 
-def test_what_contradicts_the_gram_matrix_is_refused() -> None:
-    assert FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram is None
-    for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48"):
-        with pytest.raises(ValueError, match="gram"):
-            FlyNNClassifier(gram=wrong).fit(X, Y)
-    model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
-    model = replace(model, members=model.members[:1], refined=np.zeros((32, 3), np.int32))
-    for changes in ({"gram": SCORING}, {"gram": replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
-        with raises(DataError, field="gram"):
-            replace(model, **changes)
-
-
 def test_a_class_without_samples_is_below_the_others() -> None:
     fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
     scores = fitted.model_.scores(X)
@@ -335,36 +263,3 @@ def test_a_class_without_samples_is_below_the_others() -> None:
     without = replace(fitted.model_, members=members)
     assert (without.scores(X).argmax(axis=1) < 2).all()
     assert (scores.argmax(axis=1) == 2).any()
-
-
-@pytest.mark.slow
-def test_more_samples_of_digits_are_told_apart() -> None:
-    digits, y = load_digits(return_X_y=True)
-    folds = [np.arange(len(y)) % 4 != fold for fold in range(4)]
-    right = [
-        np.mean(
-            [
-                FlyNNClassifier(effort="quick", gram=n).fit(digits[train], y[train]).score(digits[~train], y[~train])
-                for train in folds
-            ]
-        )
-        for n in (0, 512)
-    ]
-    assert right[1] > right[0] > 0.95
-
-
-@pytest.mark.slow
-def test_numbers_of_threads_make_the_same_model() -> None:
-    code = (
-        "import hashlib; from sklearn.datasets import load_digits; from flwr_flynn import FlyNNClassifier;"
-        "X, y = load_digits(return_X_y=True); model = FlyNNClassifier(effort='quick', gram=200).fit(X, y);"
-        "print(model.model_.sha256(), hashlib.sha256(model.decision_function(X).tobytes()).hexdigest())"
-    )
-    others: list[dict[str, str]] = [{"OPENBLAS_NUM_THREADS": "1"}, {"OPENBLAS_NUM_THREADS": "2"}, {}]
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | more
-        ).stdout
-        for more in others
-    }
-    assert len(printed) == 1

@@ -14,7 +14,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.model import scoring as scoring_module
-from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.scoring import RULES, ScoringRule, class_novelty, class_scores
 from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
@@ -71,7 +70,7 @@ def test_novelty_is_the_papers(training, decay):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("decay", [0.0, 0.9, 0.999999, 1e-300])
+@pytest.mark.parametrize("decay", [0.0, 0.1, 0.9, 0.999999, 1e-300])
 @pytest.mark.parametrize("size", [10**3, 10**6, 10**12])
 def test_no_count_underflows(decay, size, rule):
     counts = ClassCounts([[size, size, 0], [size - 1, size, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
@@ -79,20 +78,9 @@ def test_no_count_underflows(decay, size, rule):
     scores = class_scores(counts, points, ScoringRule(rule, decay))
     assert np.isfinite(scores).all()
     assert_allclose(scores, naive_scores(counts, points, decay, rule), rtol=1e-12, atol=2**-36)
-
-
-@pytest.mark.parametrize("decay", [0.1, 0.9])
-@pytest.mark.parametrize("rule", ["balanced", "novelty"])
-def test_one_point_more_makes_a_difference_at_any_count(decay, rule):
-    counts = ClassCounts([[10**12, 0, 0], [10**12 - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT)
-    (scores,) = class_scores(counts, [[0]], ScoringRule(rule, decay))
-    assert scores[0] > scores[1]
-
-
-def test_no_decay_counts_the_new_bits():
-    counts = ClassCounts([[3, 3, 3, 0], [3, 3, 2, 1], [3, 2, 1, 3]], hash_nnz=3, spec_fingerprint=FINGERPRINT)
-    scores = class_scores(counts, [[0, 1, 2], [0, 1, 3]], ScoringRule("novelty", 0.0))
-    assert_allclose(scores, [[np.log(2), np.log(2), np.log(2)], [0, np.log(2), np.log(2)]], atol=2**-36)
+    more = ClassCounts([[size, 0, 0], [size - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT)
+    ((one, less),) = class_scores(more, [[0]], ScoringRule(rule, decay))
+    assert one > less or decay not in (0.1, 0.9)  # a point more makes a difference at any count
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -110,28 +98,6 @@ def test_a_score_does_not_depend_on_its_company(rule, decay, monkeypatch):
     assert_array_equal(together, class_scores(counts, points, ScoringRule(rule, decay)))
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.99])
-def test_rules_agree_on_classes_of_equal_size(decay):
-    rng = np.random.default_rng(3)
-    active, y = hashes(rng, 40, 32, 6), np.arange(40) % 4
-    counts = counted(active, y, 4, 32)
-    assert_array_equal(*(class_scores(counts, active, ScoringRule(rule, decay)) for rule in ("balanced", "novelty")))
-    assert suggest_decay(counts, "balanced") == suggest_decay(counts, "novelty")
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_balanced_rules_do_not_care_for_the_number_of_copies(rule):
-    rng = np.random.default_rng(4)
-    counts = counted(hashes(rng, 40, 32, 6), np.arange(40) % 2, 2, 32)
-    copied = ClassCounts(counts.array * [[100], [1]], hash_nnz=6, spec_fingerprint=FINGERPRINT)
-    points = hashes(rng, 200, 32, 6)
-    once, often = (
-        class_scores(c, points, ScoringRule(rule, 0.9 ** (20 / c.n_examples))).argmax(axis=1) for c in (counts, copied)
-    )
-    agreement = (once == often).mean()
-    assert agreement < 0.9 if rule == "novelty" else agreement > 0.9
-
-
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.99, 0.999999])
 def test_classes_that_the_formula_ranks_alike_tie(decay, rule):
@@ -145,25 +111,6 @@ def test_classes_that_the_formula_ranks_alike_tie(decay, rule):
         assert first == second
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_an_empty_class_never_wins(rule):
-    counts = ClassCounts([[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
-    for decay in (0.0, 0.5, 0.999999):
-        scores = class_scores(
-            counts, [[2, 3], [0, 1]], ScoringRule(rule, decay)
-        )  # the first point is new to every class
-        assert_array_equal(scores.argmax(axis=1), 1)
-        assert_array_equal(scores[:, 0], scores[:, 1] - 1)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_without_any_points_the_first_class_wins(rule):
-    counts = ClassCounts(np.zeros((3, 4), int), hash_nnz=2, spec_fingerprint=FINGERPRINT)
-    scores = class_scores(counts, [[2, 3]], ScoringRule(rule, 0.5))
-    assert np.isfinite(scores).all()
-    assert_array_equal(scores, scores[0, 0])
-
-
 def test_log_odds_keep_the_order_of_scores():
     scores = np.unique((np.random.default_rng(0).normal(size=10**4) ** 4 * 20 - np.log(32)).round(9))
     assert (np.diff(scoring_module.log_odds(scores[None], 32)[0]) > 0).all()
@@ -172,41 +119,29 @@ def test_log_odds_keep_the_order_of_scores():
     assert_array_equal(scoring_module.log_odds(np.array([[-np.inf, 0.0]]), 32)[0, 0], -np.inf)
 
 
-@pytest.mark.parametrize("decay", [1, 1.0, -0.1, math.nan, math.inf, "0.5", None, True])
-def test_the_decay_is_checked(decay):
-    counts = ClassCounts([[1, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
-    for act in (lambda: ScoringRule("novelty", decay), lambda: class_novelty(counts, [[0, 1]], decay)):
-        with raises(ConfigError, field="decay", expected="a number from 0 below 1"):
-            act()
+COUNTS = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
+BITS = [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
+DECAYS = [1, 1.0, -0.1, math.nan, math.inf, "0.5", None, True]
+REFUSED = [
+    *[(lambda d=d: ScoringRule("novelty", d), ConfigError, "decay") for d in DECAYS],
+    *[(lambda d=d: class_novelty(COUNTS, [[0, 1, 2, 3]], d), ConfigError, "decay") for d in DECAYS],
+    *[(lambda r=r: ScoringRule(r, 0.5), ConfigError, "rule") for r in ("best", "bayes", None, ["novelty"])],
+    *[
+        (lambda t=t: ScoringRule("balanced", 0.5, t), ConfigError, "temperature")
+        for t in (0, -1.0, math.nan, math.inf, "1", True)
+    ],
+    *[(lambda b=b: class_scores(COUNTS, b, ScoringRule("balanced", 0.5)), DataError, "active") for b in BITS],
+    *[(lambda b=b: class_novelty(COUNTS, b, 0.5), DataError, "active") for b in BITS],
+]
 
 
-@pytest.mark.parametrize("rule", ["best", "bayes", None, ["novelty"]])
-def test_the_rule_is_checked(rule):
-    with raises(ConfigError, field="rule", expected="one of balanced, novelty"):
-        ScoringRule(rule, 0.5)
-
-
-@pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "1", True])
-def test_the_temperature_is_checked(temperature):
-    with raises(ConfigError, field="temperature"):
-        ScoringRule("balanced", 0.5, temperature)
+@pytest.mark.parametrize(("act", "error", "field"), REFUSED)
+def test_what_cannot_be_scored_is_refused(act, error, field):
+    with raises(error, field=field):
+        act()
 
 
 def test_no_samples_no_scores():
-    counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
     nothing = np.empty((0, 4), np.int32)
-    assert class_scores(counts, nothing, ScoringRule("balanced", 0.5)).shape == (0, 2)
-    assert class_novelty(counts, nothing, 0.5).shape == (0, 2)
-
-
-@pytest.mark.parametrize(
-    "active", [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
-)
-def test_active_bits_are_checked(active):
-    counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
-    for read in (
-        lambda: class_scores(counts, active, ScoringRule("balanced", 0.5)),
-        lambda: class_novelty(counts, active, 0.5),
-    ):
-        with raises(DataError, field="active"):
-            read()
+    assert class_scores(COUNTS, nothing, ScoringRule("balanced", 0.5)).shape == (0, 2)
+    assert class_novelty(COUNTS, nothing, 0.5).shape == (0, 2)
