@@ -16,42 +16,77 @@ from tests.strategies import coded_specs, specs
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
 
-@pytest.mark.parametrize(
-    ("change", "expected", "got"),
-    [
-        ({"n_features": 0}, "from 1 to", "0"),
-        ({"hash_dim": 2**31}, "from 1 to 2147483647", str(2**31)),
-        ({"row_nnz": 11}, "from 1 to 10 (n_features)", "11"),
-        ({"hash_nnz": 301}, "from 1 to 300 (hash_dim)", "301"),
-        ({"hash_nnz": 2.0}, "an integer", "2.0"),
-        ({"seed": -1}, "from 0 to", "-1"),
-        ({"seed": True}, "an integer", "True"),
-        ({"signed": 1}, "True or False", "1"),
-        ({"center": (0.0,) * 9}, "10 finite floats", "shape (9,)"),
-        ({"center": "0123456789"}, "10 finite floats", "str"),
-        ({"center": (0.0,) * 9 + (float("nan"),)}, "10 finite floats", "NaN or infinity at index [9]"),
-        ({"scale": (1.0,) + (0.0,) * 9}, "positive", "0.0 at index 1"),
-        ({"scale": ("a",) * 10}, "10 finite floats", "tuple"),
-        ({"scale": ("1.5",) * 10}, "10 finite floats", "tuple"),
-        ({"center": [10**400] * 10}, "10 finite floats", "list"),
-        ({"center": np.zeros((10, 1))}, "10 finite floats", "shape (10, 1)"),
-        ({"center": np.array(1.0)}, "10 finite floats", "shape ()"),
-        ({"center": 1.0}, "10 finite floats", "shape ()"),
-        ({"n_waves": -1}, "from 0 to", "-1"),
-        ({"row_nnz": 3, "n_waves": 2, "wave_frequency": 0.5}, "from 1 to 2 (n_waves)", "3"),
-        ({"wave_frequency": 0.0, "n_waves": 5}, "a finite number above 0", "0.0"),
-        ({"wave_frequency": float("inf"), "n_waves": 5}, "a number", "inf"),
-        ({"wave_frequency": 0.5}, "0, as n_waves is 0", "0.5"),
-        ({"n_waves": 2**16 + 1, "wave_frequency": 1.0}, "from 0 to 65536", "65537"),
-        ({"wave_frequency": 10**400, "n_waves": 5}, "a number", "1000"),
-        ({"wave_frequency": "1"}, "a number", "1"),
-    ],
-)
+CODED = HashSpec(3, 40, 4, 5, 7, coding="steps", n_codes=4, edges=[[0.0, 1.0]] * 3, row_weights=[1, 2, 3])
+BAD = [
+    ({"n_features": 0}, "from 1 to", "0"),
+    ({"hash_dim": 2**31}, "from 1 to 2147483647", str(2**31)),
+    ({"row_nnz": 11}, "from 1 to 10 (n_features)", "11"),
+    ({"hash_nnz": 301}, "from 1 to 300 (hash_dim)", "301"),
+    ({"hash_nnz": 2.0}, "an integer", "2.0"),
+    ({"seed": -1}, "from 0 to", "-1"),
+    ({"seed": True}, "an integer", "True"),
+    ({"signed": 1}, "True or False", "1"),
+    ({"center": (0.0,) * 9}, "10 finite floats", "shape (9,)"),
+    ({"center": "0123456789"}, "10 finite floats", "str"),
+    ({"center": (0.0,) * 9 + (float("nan"),)}, "10 finite floats", "NaN or infinity at index [9]"),
+    ({"scale": (1.0,) + (0.0,) * 9}, "positive", "0.0 at index 1"),
+    *(({"scale": (text,) * 10}, "10 finite floats", "tuple") for text in ("a", "1.5")),
+    ({"center": [10**400] * 10}, "10 finite floats", "list"),
+    ({"center": np.zeros((10, 1))}, "10 finite floats", "shape (10, 1)"),
+    *(({"center": bad}, "10 finite floats", "shape ()") for bad in (np.array(1.0), 1.0)),
+    ({"n_waves": -1}, "from 0 to", "-1"),
+    ({"row_nnz": 3, "n_waves": 2, "wave_frequency": 0.5}, "from 1 to 2 (n_waves)", "3"),
+    ({"wave_frequency": 0.0, "n_waves": 5}, "a finite number above 0", "0.0"),
+    ({"wave_frequency": float("inf"), "n_waves": 5}, "a number", "inf"),
+    ({"wave_frequency": 0.5}, "0, as n_waves is 0", "0.5"),
+    ({"n_waves": 2**16 + 1, "wave_frequency": 1.0}, "from 0 to 65536", "65537"),
+    ({"wave_frequency": 10**400, "n_waves": 5}, "a number", "1000"),
+    ({"wave_frequency": "1"}, "a number", "1"),
+    ({"row_weights": [1] * 10, "n_waves": 4, "wave_frequency": 1.0}, "", ""),
+]
+EDGES = [
+    *(None, "abc", 5, {}, [[], [], []], [[0.0, 1.0]] * 2, [[0.0], [0.0], [0.0, 1.0]], [["0.0"]] * 3, [[True]] * 3),
+    *([[1.0, 0.0]] * 3, [[0.0, float("inf")]] * 3, [[float("nan")]] * 3, [[10**400]] * 3, [[0.0] * 257] * 3),
+    np.zeros((3, 2, 2)),
+]
+WEIGHTS = [(1, 2), (0, 1, 2), (1, 2, 256), (1, 2, 2.5), (1, 2, True), "abc", 5]
+BAD_CODES = [
+    *(({"coding": bad}, "coding") for bad in ("stairs", None)),
+    *[({"coding": ""}, "n_codes"), ({"coding": "", "n_codes": 0}, "edges")],
+    *(({"n_codes": bad}, "n_codes") for bad in (0, 1, 65, 2.0)),
+    *(({"edges": bad}, "edges") for bad in EDGES),
+    *[({"center": (1.0,) * 3}, "center"), ({"scale": np.ones(3)}, "scale")],
+    ({"n_waves": 3, "wave_frequency": 1.0}, "n_waves"),
+    *(({"row_weights": bad}, "row_weights") for bad in WEIGHTS),
+    *[({"row_nnz": 7}, "row_nnz"), ({"row_nnz": 13, "row_weights": None}, "row_nnz")],
+]
+
+
+def changed(base, **change):
+    return HashSpec(**{**base.to_dict(), **change})
+
+
+@pytest.mark.parametrize(("change", "expected", "got"), BAD)
 def test_a_bad_field_is_named(change, expected, got):
     with raises(SpecError, field=next(iter(change))) as raised:
-        HashSpec(**{**SPEC.to_dict(), **change})
+        changed(SPEC, **change)
     assert expected in raised.value.expected
     assert got in raised.value.got
+
+
+@pytest.mark.parametrize(("change", "field"), BAD_CODES)
+def test_a_bad_field_of_codes_is_named(change, field):
+    with raises(SpecError, field=field):
+        changed(CODED, **change)
+
+
+def test_specs_without_codes_look_as_before():
+    plain = HashSpec(3, 40, 2, 5, 7)
+    assert set(plain.to_dict()).isdisjoint({"coding", "n_codes", "edges", "row_weights"})
+    assert (plain.coding, plain.n_codes, plain.edges, plain.row_weights, plain.n_inputs) == ("", 0, None, None, 3)
+    assert (CODED.n_inputs, CODED.edges, CODED.row_weights) == (12, ((0.0, 1.0),) * 3, (1, 2, 3))
+    far = ((-1.7e308, 1.7e308),) * 3  # as far apart as floats are
+    assert changed(CODED, edges=far).edges == far
 
 
 @given(specs(3) | coded_specs(3))
@@ -69,30 +104,27 @@ def test_from_dict_refuses_what_is_not_a_spec(values):
         HashSpec.from_dict(values)
 
 
-def test_fingerprints_tell_specs_apart():
-    base = SPEC.to_dict()
-    changes = [
-        {"hash_dim": 301},
-        {"row_nnz": 4},
-        {"hash_nnz": 8},
-        {"seed": 6},
-        {"signed": True},
-        {"center": (0.0,) * 10},
-    ]
-    variants = [SPEC, *(HashSpec(**{**base, **change}) for change in changes)]
+SPEC_CHANGES = [
+    {"hash_dim": 301},
+    {"row_nnz": 4},
+    {"hash_nnz": 8},
+    {"seed": 6},
+    {"signed": True},
+    {"center": (0.0,) * 10},
+]
+CODE_CHANGES = [
+    *[{"coding": "bumps"}, {"edges": [[0.0, 2.0]] * 3}, {"edges": [[0.0, 0.5, 1.0]] * 3}],
+    *[{"row_weights": None}, {"row_weights": [2, 4, 6]}, {"n_codes": 5}, {"signed": True}],
+]
+
+
+@pytest.mark.parametrize(("base", "changes"), [(SPEC, SPEC_CHANGES), (CODED, CODE_CHANGES)], ids=["plain", "codes"])
+def test_fingerprints_tell_specs_apart(base, changes):
+    variants = [base, *(changed(base, **change) for change in changes)]
     assert len({FlyHash(spec).fingerprint for spec in variants}) == len(variants)
-    minus = HashSpec(**{**base, "center": (-0.0,) * 10})
-    assert FlyHash(minus).fingerprint == FlyHash(HashSpec(**{**base, "center": (0.0,) * 10})).fingerprint
-
-
-def test_edges_may_be_as_far_apart_as_floats_are():
-    edges = ((-1.7e308, 1.7e308),)
-    assert HashSpec(1, 4, 1, 1, 0, coding="steps", n_codes=2, edges=edges).edges == edges
-
-
-def test_difference_names_fields():
-    other = HashSpec(**{**SPEC.to_dict(), "seed": 6, "signed": True})
-    assert SPEC.difference(other) == ["seed", "signed"]
+    assert [base.difference(spec) for spec in variants] == [[], *(list(change) for change in changes)]
+    one, minus = (changed(SPEC, center=(zero,) * 10) for zero in (0.0, -0.0))
+    assert FlyHash(minus).fingerprint == FlyHash(one).fingerprint
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 4, 16, 64, 784, 20000])
@@ -103,8 +135,14 @@ def test_suggested_sizes_are_valid_and_bounded(n_features, n_classes):
     assert spec.hash_dim * (n_classes or 1) <= 2**23
     noisy = HashSpec.suggest(n_features, 1000, n_classes or 2, noise_sigma=5.0)
     assert spec.hash_nnz <= noisy.hash_nnz or noisy.hash_nnz == noisy.hash_dim // 10
-    with raises(SpecError, field="noise_sigma"):
-        HashSpec.suggest(n_features, noise_sigma=1.0)
-    for bad in ({"n_classes": "a"}, {"n_classes": 0}, {"n_examples": -1}, {"noise_sigma": float("nan")}):
-        with raises(SpecError, field=next(iter(bad))):
-            HashSpec.suggest(n_features, **bad)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"noise_sigma": 1.0}, {"n_classes": "a"}, {"n_classes": 0}, {"n_examples": -1}, {"noise_sigma": NAN}]
+)
+def test_sizes_of_what_cannot_be_are_refused(bad):
+    with raises(SpecError, field=next(iter(bad))):
+        HashSpec.suggest(4, **bad)

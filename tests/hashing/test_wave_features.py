@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
-from sklearn.datasets import make_circles
-from sklearn.model_selection import cross_val_score
 
-from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
+from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.philox import TriangleFeatures, draw_waves
+from flwr_flynn.hashing.philox import TriangleFeatures
 from tests import oracle
 from tests.raising import raises
 
@@ -45,33 +42,9 @@ def test_golden_waves():
     assert levels[0, :12].tolist() == expected[0, :12].tolist() == GOLDEN
 
 
-def test_slopes_are_close_to_normal_and_phases_uniform():
-    slopes, phases = draw_waves(np.uint64(3), 4000, 25)
-    assert slopes.mean() == pytest.approx(0, abs=0.01)
-    assert slopes.var() == pytest.approx(1, abs=0.02)
-    assert (np.abs(slopes) > 2).mean() == pytest.approx(0.0455, abs=0.02)
-    assert np.abs(np.corrcoef(slopes) - np.eye(25)).max() < 0.08
-    assert_array_equal(np.histogram(phases, 4, (0, 1))[0] > 900, True)
-
-
-def test_more_waves_extend_fewer():
-    slopes, phases = draw_waves(np.uint64(3), 9, 4)
-    fewer, their_phases = draw_waves(np.uint64(3), 5, 4)
-    assert_array_equal(slopes[:, :5], fewer)
-    assert_array_equal(phases[:5], their_phases)
-
-
 def test_values_that_overflow_are_refused():
     hasher = FlyHash(HashSpec(2, 8, 2, 3, 1, scale=(1e300, 1.0), n_waves=4, wave_frequency=1.0))
     with raises(DataError, field="X", got="larger values"):
         hasher.active([[1e300, 0.0]])
     with raises(DataError, field="X", got="NaN or infinity in 1 of 2 features"):
         hasher.active([[np.nan, 0.0]])
-
-
-def test_they_tell_circles_apart():
-    X, y = make_circles(600, noise=0.08, factor=0.6, random_state=0)
-    flat = HashSpec.suggest(2, 600, 2, signed=True, center=(0.0, 0.0))
-    waving = HashSpec.suggest(2, 600, 2, signed=True, center=(0.0, 0.0), n_waves=64, wave_frequency=0.4)
-    assert cross_val_score(FlyNNClassifier(waving), X, y).mean() > 0.95
-    assert cross_val_score(FlyNNClassifier(flat), X, y).mean() < 0.6

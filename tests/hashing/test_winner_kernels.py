@@ -12,21 +12,6 @@ from flwr_flynn.hashing import winner_kernels
 from flwr_flynn.hashing.batching import batches
 
 
-@given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
-def test_kth_largest(values, data):
-    k = data.draw(st.integers(1, len(values)))
-    assert winner_kernels.kth_largest(values.copy(), len(values), k) == sorted(values, reverse=True)[k - 1]
-
-
-@given(hnp.arrays(np.float32, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
-def test_keep_best_keeps_the_first_of_equals_in_order(values, data):
-    k = data.draw(st.integers(1, len(values)))
-    rows = np.arange(len(values), dtype=np.int32)
-    best = sorted(sorted(rows, key=lambda row: (-values[row], row))[:k])
-    winner_kernels.keep_best(values.copy(), rows, len(values), k, np.empty_like(values))
-    assert rows[:k].tolist() == best
-
-
 @pytest.mark.parametrize("signed", [False, True])
 @given(
     X=hnp.arrays(np.float32, (3, 6), elements=st.floats(-1e6, 1e6, width=32)),
