@@ -55,14 +55,13 @@ def test_a_frame_has_numbers_texts_and_dates():
         **dict.fromkeys(("levels", "numbers", "text", "mixed"), "category"),
         **dict.fromkeys(("when", "zoned"), "date"),
     }
-    assert column(table, "text").tolist() == ["x", None, "\u00e9"]
-    assert column(table, "mixed").tolist() == ["1", "a", None]
-    assert column(table, "numbers").tolist() == ["1", "2", "2"]
-    assert_array_equal(column(table, "span"), [1.0, np.nan, 1.5])
-    assert_array_equal(column(table, "maybe"), [1.0, np.nan, 0.0])
+    texts = {"text": ["x", None, "\u00e9"], "mixed": ["1", "a", None], "numbers": ["1", "2", "2"]}
+    assert {name: column(table, name).tolist() for name in texts} == texts
+    assert_array_equal([column(table, "span"), column(table, "maybe")], [[1.0, np.nan, 1.5], [1.0, np.nan, 0.0]])
     assert column(table, "zoned")[0] == np.datetime64("2024-01-02")
-    assert len(table) == 3
-    assert table.shape == (3, 12)
+    assert (len(table), table.shape) == (3, (3, 12))
+    assert column(table[1:], "mixed").tolist() == ["a", None]
+    assert table[np.array([True, False, False])].shape == (1, 12)
 
 
 def test_a_polars_frame_is_the_same_table():
@@ -84,37 +83,18 @@ def test_objects_are_of_the_kind_of_all_of_them():
     assert kind(date(2024, 1, 2), datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=2))), pd.NaT) == "date"
     assert kind("a", None, pd.NA) == kind("a", 1) == "category"
     assert kind(timedelta(days=2), None) == "number"
-    for bad in ([1, 2], {"a": 1}, b"x", 1j):
-        with raises(DataError, field="column 0", expected="numbers, texts or dates"):
-            kind("a", bad)
 
 
-def test_rows_of_a_table():
-    table = Table.of(FRAME)
-    assert column(table[1:], "mixed").tolist() == ["a", None]
-    assert table[np.array([True, False, False])].shape == (1, 12)
-    with raises(DataError, field="columns", got="2 columns, 1 of them named again"):
-        Table(["a", "a"], [np.zeros(1)] * 2)
+NEEDS = [
+    *[(np.array([[1.0, np.nan]]), True), (np.array([[1, None]], object), True), (np.array([["a"]]), True)],
+    *[([[1, "a"]], True), (FRAME[["real"]], True), (FRAME[["levels"]], True)],
+    *[(np.zeros((2, 2), np.uint8), False), (np.array([[1.0, np.inf]]), False), (np.array([[1, 2]], object), False)],
+    *[([[1, 2]], False), ([[1], [1, 2]], False), (FRAME[["flag"]], False)],
+    (pd.DataFrame({"a": pd.array([1, 2], dtype="Int64")}), False),
+]
 
 
-@pytest.mark.parametrize(
-    ("X", "expected"),
-    [
-        (np.zeros((2, 2), np.uint8), False),
-        (np.array([[1.0, np.nan]]), True),
-        (np.array([[1.0, np.inf]]), False),
-        (np.array([[1, 2]], object), False),
-        (np.array([[1, None]], object), True),
-        (np.array([["a"]]), True),
-        ([[1, "a"]], True),
-        ([[1, 2]], False),
-        ([[1], [1, 2]], False),
-        (FRAME[["flag"]], False),
-        (FRAME[["real"]], True),
-        (FRAME[["levels"]], True),
-        (pd.DataFrame({"a": pd.array([1, 2], dtype="Int64")}), False),
-    ],
-)
+@pytest.mark.parametrize(("X", "expected"), NEEDS)
 def test_what_needs_a_table(X, expected):
     assert needs_table(X) is expected
 
@@ -142,22 +122,47 @@ def test_columns_are_found_by_name_and_checked():
     assert_array_equal(schema.encode(pd.DataFrame({"b": [1, 2], "c": "x", "a": [0, 2.0]}))[:, 2:4], [[1, 0], [0, 1]])
     assert_array_equal(schema.encode(pd.DataFrame({"a": [None, None], "b": [None, "1"]}, dtype=object))[:, 1], [1, 1])
     assert_array_equal(schema.encode(pd.DataFrame({"a": [1.0]}))[:, 2:], [[0, 0, 1]])  # gaps
-    with raises(DataError, field="columns", got="1 of 2 missing: 'b'; 1 others"):  # another spelling?
-        schema.encode(pd.DataFrame({"a": [1.0], "bb": ["1"]}))
-    needed = Schema([Column("a", "number"), Column("b", "number", required=True)])
-    with raises(DataError, field="columns", got="1 of 2 missing: 'b'; 0 others"):
-        needed.encode(pd.DataFrame({"a": [1.0]}))
-    with raises(DataError, field="column 'a'", expected="values of kind number", got="kind category"):
-        schema.encode(pd.DataFrame({"a": ["x"], "b": ["1"]}))
     frame = pd.DataFrame({"a": [1.0, 3.0, np.inf, np.nan], "b": "1"})
     with raises(DataError, field="column 'a'", expected="numbers in 0 to 2", got="others") as caught:
         schema.encode(frame)
     assert caught.value.__notes__ == ["2 of 4 rows"]  # for this machine's log: the server chose the range
     assert encode_rows(schema, frame)[1].tolist() == [True, False, False, True]
-    with raises(DataError, field="X", got="an array without"):
-        schema.encode(np.zeros((1, 2)))
-    with raises(DataError, field="X", expected="2 columns", got=3):
-        Schema(schema.columns, is_named=False).encode(np.zeros((1, 3)))
+
+
+def numbers(*values):
+    return pd.DataFrame({"a": pd.Series(values, dtype=object)})
+
+
+NAMED = Schema([Column("a", "number", low=0, high=2), Column("b", "category", ["1", "2"])])
+NEEDED = Schema([Column("a", "number"), Column("b", "number", required=True)])
+NAMELESS = Schema(NAMED.columns, is_named=False)
+DAY = Schema([Column("day", "date")])
+REFUSED = [
+    (lambda: NAMED.encode(pd.DataFrame({"a": [1.0], "bb": ["1"]})), "columns", "1 of 2 missing: 'b'; 1 others"),
+    (lambda: NEEDED.encode(pd.DataFrame({"a": [1.0]})), "columns", "1 of 2 missing: 'b'; 0 others"),
+    (lambda: NAMED.encode(pd.DataFrame({"a": ["x"], "b": ["1"]})), "column 'a'", "kind category"),
+    (lambda: NAMED.encode(np.zeros((1, 2))), "X", "an array without"),
+    (lambda: NAMELESS.encode(np.zeros((1, 3))), "X", "3"),
+    (lambda: DAY.encode(pd.DataFrame({"day": ["soon", "later"]})), "column 'day'", "kind category"),
+    (lambda: encode_rows(NEEDED, pd.DataFrame({"a": [1], "c": [1]})), "columns", "1 of 2 missing"),
+    (lambda: encode_rows(NAMED, np.zeros((2, 3))), "X", "3 columns"),
+    (lambda: encode_rows(NAMELESS, np.zeros((2, 3))), "X", "3 columns"),
+    (lambda: Table(["a", "a"], [np.zeros(1)] * 2), "columns", "2 columns, 1 of them named again"),
+    (
+        lambda: needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"])),
+        "columns",
+        "2 columns, 1 of them named again",
+    ),
+    *((lambda bad=bad: Table.of(numbers(*bad)), "a", None) for bad in ([10**400], [Decimal("sNaN"), 1])),
+    *((lambda bad=bad: Table.of(numbers("a", bad)), "a", None) for bad in ([1, 2], {"a": 1}, b"x", 1j)),
+]
+
+
+@pytest.mark.parametrize(("act", "field", "got"), REFUSED)
+def test_what_does_not_fit_is_refused_by_name(act, field, got):
+    with raises(DataError, field=field) as caught:
+        act()
+    assert got in (None, caught.value.got)
 
 
 def test_ranges_of_the_numbers():
@@ -167,56 +172,39 @@ def test_ranges_of_the_numbers():
     assert Schema([*columns, Column("c", "date")]).ranges is None
 
 
-NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=5)
+def of_column(**change):
+    return {"columns": [{"name": "a", "kind": "number"} | change]}
 
 
-@st.composite
-def columns(draw, name):
-    kind = draw(st.sampled_from(["number", "category", "date"]))
-    levels = draw(st.lists(NAMES, unique=True, max_size=4)) if kind == "category" else ()
-    low = draw(st.none() | st.floats(-9, 0)) if kind == "number" else None
-    high = draw(st.none() | st.floats(0, 9)) if kind == "number" else None
-    return Column(name, kind, levels, draw(st.booleans()) or not levels, low, high, draw(NAMES))
+def of_levels(levels, **change):
+    return of_column(kind="category", levels=levels, **change)
 
 
-@given(st.data())
-def test_a_schema_survives_json(data):
-    names = data.draw(st.lists(NAMES, unique=True, min_size=1, max_size=5))
-    schema = Schema([data.draw(columns(name)) for name in names], data.draw(st.booleans()), "", ["a", "b"])
-    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
-    assert schema.without_labels().classes == ()
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
+NO_SCHEMA = [
+    *[
         (None, "schema"),
         ({"columns": []}, "columns"),
         ({"columns": [3]}, "column"),
         ({"columns": [{"name": "a"}]}, "column"),
-        ({"columns": [{"name": "a", "kind": "number", "more": 1}]}, "column"),
-        ({"columns": [{"name": "a\x1bb", "kind": "number"}]}, "name"),
-        ({"columns": [{"name": "a" * 201, "kind": "number"}]}, "name"),
-        ({"columns": [{"name": "a", "kind": "text"}]}, "column 'a' kind"),
-        ({"columns": [{"name": "a", "kind": "number", "levels": ["x"]}]}, "column 'a' levels"),
-        ({"columns": [{"name": "a", "kind": "category", "levels": "xy"}]}, "column 'a' levels"),
-        ({"columns": [{"name": "a", "kind": "category", "levels": ["x", "x"]}]}, "column 'a' levels"),
-        ({"columns": [{"name": "a", "kind": "category", "levels": ["\x1b[31m"]}]}, "column 'a' levels"),
-        ({"columns": [{"name": "a", "kind": "category", "levels": ["x"] * 1025}]}, "column 'a' levels"),
-        ({"columns": [{"name": "a", "kind": "category", "gaps": False}]}, "columns"),
-        ({"columns": [{"name": "a", "kind": "number", "gaps": 1}]}, "column 'a' gaps"),
-        ({"columns": [{"name": "a", "kind": "number", "low": 2, "high": 1}]}, "column 'a' low"),
-        ({"columns": [{"name": "a", "kind": "number", "low": "x"}]}, "column 'a' low"),
-        ({"columns": [{"name": "a", "kind": "date", "low": 1}]}, "column 'a' low"),
-        ({"columns": [{"name": "a", "kind": "number", "unit": "m" * 201}]}, "column 'a' unit"),
-        ({"columns": [{"name": "a", "kind": "number"}] * 2}, "columns"),
-        ({"columns": [{"name": "a", "kind": "number"}], "label": "a"}, "label"),
-        ({"columns": [{"name": "a", "kind": "number"}], "label": 3}, "label"),
-        ({"columns": [{"name": "a", "kind": "number"}], "classes": ["a", 1]}, "classes"),
-        ({"columns": [{"name": "a", "kind": "number"}], "is_named": 1}, "is_named"),
-        ({"columns": [{"name": "a", "kind": "number"}], "images": [1, 1]}, "images"),  # as in version 0.8
     ],
-)
+    (of_column(more=1), "column"),
+    *((of_column(name=bad), "name") for bad in ("a\x1bb", "a" * 201)),
+    (of_column(kind="text"), "column 'a' kind"),
+    (of_column(levels=["x"]), "column 'a' levels"),
+    *((of_levels(bad), "column 'a' levels") for bad in ("xy", ["x", "x"], ["\x1b[31m"], ["x"] * 1025)),
+    (of_column(kind="category", gaps=False), "columns"),
+    (of_column(gaps=1), "column 'a' gaps"),
+    *[(of_column(low=2, high=1), "column 'a' low"), (of_column(low="x"), "column 'a' low")],
+    (of_column(kind="date", low=1), "column 'a' low"),
+    (of_column(unit="m" * 201), "column 'a' unit"),
+    ({"columns": of_column()["columns"] * 2}, "columns"),
+    *((of_column() | {"label": bad}, "label") for bad in ("a", 3)),
+    *[(of_column() | {"classes": ["a", 1]}, "classes"), (of_column() | {"is_named": 1}, "is_named")],
+    (of_column() | {"images": [1, 1]}, "images"),  # as in version 0.8
+]
+
+
+@pytest.mark.parametrize(("values", "field"), NO_SCHEMA)
 def test_other_values_are_no_schema(values, field):
     with raises(SchemaError, field=field):
         Schema.from_dict(values)
@@ -244,13 +232,13 @@ def parts(summary: TableSummary) -> tuple[object, ...]:
 @given(tables())
 def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     table, shares = case
-    total = reduce(add, [TableSummary.of(share) for share in shares])
-    whole = TableSummary.of(table)
+    total, whole = reduce(add, [TableSummary.of(share) for share in shares]), TableSummary.of(table)
     assert total.schema()[0].columns == whole.schema()[0].columns
-    assert total.n_rows == whole.n_rows
-    for name, summary in whole.columns.items():
-        assert total.columns[name].levels == summary.levels
-        assert TableSummary.from_dict(json.loads(json.dumps(total.to_dict()))) == total
+    assert parts(total)[0] == parts(whole)[0]
+    assert {name: total.columns[name].levels for name in whole.columns} == {
+        name: each.levels for name, each in whole.columns.items()
+    }
+    assert TableSummary.from_dict(json.loads(json.dumps(total.to_dict()))) == total
 
 
 def test_few_rows_are_not_told():
@@ -286,30 +274,24 @@ def test_the_kind_of_most_rows_wins():
     assert (total + TableSummary.of(texts)).columns["a"].kind == "category"
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        None,
-        {},
-        {"columns": [["a", 1, {"number": 2}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"number": 1}, 0, {}]] * 2, "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"number": 1}, 2, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"number": -1}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"number": True}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"object": 1}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"category": 1}, 0, {"x": 2}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"category": 1}, 0, {"\0": 1}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"category": 1}, 0, 3]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 2, {"category": 2}, 0, {"1": 1, "1.0": 1}]], "n_rows": 2, "is_named": True},
-        {"columns": [[n, 1, {"number": 1}, 0, {}] for n in ("o\u0308", "\u00f6")], "n_rows": 1, "is_named": True},
-        {"columns": [[3, 1, {"number": 1}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", "1", {"number": 1}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 2, {"number": 1}, 0, {}]], "n_rows": 1, "is_named": True},
-        {"columns": [["a"]], "n_rows": 1, "is_named": True},
-        {"columns": [["a", 1, {"number": 1}, 0, {}]], "n_rows": 1, "is_named": "yes"},
-        {"columns": [["a", 1, {"number": 2**60}, 0, {}]], "n_rows": 2**60, "is_named": True},
-    ],
-)
+def summary(*rows, n_rows=1, is_named=True):
+    return {"columns": list(rows), "n_rows": n_rows, "is_named": is_named}
+
+
+NUMBER = ["a", 1, {"number": 1}, 0, {}]
+NO_SUMMARY = [
+    *(None, {}, summary(NUMBER, NUMBER), summary(NUMBER, is_named="yes"), summary(["a"]), summary([3, *NUMBER[1:]])),
+    *(summary([*NUMBER[:1], bad, *NUMBER[2:]]) for bad in ("1", 2)),
+    *(summary([*NUMBER[:2], bad, 0, {}]) for bad in ({"number": 2}, {"number": -1}, {"number": True}, {"object": 1})),
+    summary([*NUMBER[:3], 2, {}]),
+    *(summary(["a", 1, {"category": 1}, 0, bad]) for bad in ({"x": 2}, {"\0": 1}, 3)),
+    summary(["a", 2, {"category": 2}, 0, {"1": 1, "1.0": 1}], n_rows=2),
+    summary(*([name, *NUMBER[1:]] for name in ("o\u0308", "\u00f6"))),
+    summary(["a", 1, {"number": 2**60}, 0, {}], n_rows=2**60),
+]
+
+
+@pytest.mark.parametrize("values", NO_SUMMARY)
 def test_other_values_are_no_summary(values):
     with pytest.raises(SchemaError):
         TableSummary.from_dict(values)
@@ -343,16 +325,10 @@ def test_rows_that_do_not_fit():
     X = np.array(
         [["1.5", "x", "2024-01-02"], ["10", "x", ""], ["word", "x", ""], ["", "", ""], ["1", "y", "word"]], object
     )
-    numbers, fits = encode_rows(ROW_SCHEMA, Table(["a", "b", "d"], [X[:, j] for j in range(3)]))
+    rows, fits = encode_rows(ROW_SCHEMA, Table(["a", "b", "d"], list(X.T)))
     assert fits.tolist() == [True, False, False, True, False]
-    assert_array_equal(numbers[0], [1.5, 0, 1, 0, 0, 19724, 1, 1, 0, 0])
-    assert_array_equal(numbers[3], [np.nan, 1, 0, 0, 1, *[np.nan] * 4, 1])
-    with raises(DataError, field="columns", got="1 of 3 missing"):
-        encode_rows(ROW_SCHEMA, pd.DataFrame({"a": [1], "b": [1]}))
-    with raises(DataError, field="X", expected="a table with the names of its columns"):
-        encode_rows(ROW_SCHEMA, np.zeros((2, 3)))
-    with raises(DataError, field="X", expected="3 columns"):
-        encode_rows(Schema(ROW_SCHEMA.columns, is_named=False), np.zeros((2, 2)))
+    assert_array_equal(rows[0], [1.5, 0, 1, 0, 0, 19724, 1, 1, 0, 0])
+    assert_array_equal(rows[3], [np.nan, 1, 0, 0, 1, *[np.nan] * 4, 1])
 
 
 def test_dates_of_one_row_are_those_of_a_table():
@@ -401,23 +377,8 @@ def test_a_learned_schema_is_bounded():
     assert len(schema.columns) + len(left_out) == 2000
 
 
-@pytest.mark.parametrize("values", [[10**400], [Decimal("sNaN"), 1]])
-def test_numbers_that_no_float_holds_are_refused(values):
-    with raises(DataError, field="a"):
-        Table.of(pd.DataFrame({"a": pd.Series(values, dtype=object)}))
-
-
-def test_frames_with_equal_names_are_refused():
-    with raises(DataError, field="columns", got="2 columns, 1 of them named again"):
-        needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
-
-
 def test_texts_of_a_frame_are_dates_where_a_schema_says_so():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"day": ["31.01.2024", None, "soon", "01.02.2024 12:00"]})
-    numbers = Schema([Column("day", "date", gaps=False)]).encode(frame)
-    assert numbers[:, 0].tolist()[0] == 19753
-    assert np.isnan(numbers[:, 0]).tolist() == [False, True, True, False]
-    assert numbers[3].tolist() == [19754.5, 2.0, 3.0, 12.0]
-    with raises(DataError, field="column 'day'"):
-        Schema([Column("day", "date")]).encode(pandas.DataFrame({"day": ["soon", "later"]}))
+    frame = pd.DataFrame({"day": ["31.01.2024", None, "soon", "01.02.2024 12:00"]})
+    days = Schema([Column("day", "date", gaps=False)]).encode(frame)
+    assert_array_equal(days[:, 0], [19753, np.nan, np.nan, 19754.5])
+    assert days[3].tolist() == [19754.5, 2.0, 3.0, 12.0]
