@@ -1,12 +1,37 @@
-"""Tables that the experiments write."""
+"""What the experiments write: tables, figures and a summary, and finished pieces that stay."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations import __main__ as command
 
 
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def shown(folder: Path, *figures: str) -> str:
+    """The summary in a folder, which shows these figures."""
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    for name in figures:
+        assert (folder / f"{name}.png").stat().st_size > 10_000
+        assert f"]({name}.png)" in text
+    assert str(folder) not in text
+    return text
+
+
+def run_again(arguments: list[str], folder: Path, *parts: tuple[Any, str]) -> None:
+    """Run an experiment whose pieces are finished: none of these parts computes, and all tables stay as they are."""
+    before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in parts:
+            patch.setattr(module, name, lambda *_, **__: pytest.fail("computed again"))
+        assert command.main([*arguments, "--out", str(folder)]) == 0
+    assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == before

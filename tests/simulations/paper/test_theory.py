@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from simulations import __main__ as command
 from simulations.paper import theory
 from simulations.paper.theory import HARD, SPEAKS, K, Plan, Setting, agreement, clusters
-from tests.simulations.tables import read
+from tests.simulations.tables import read, run_again, shown
 
 SMALL = {
     (SPEAKS, "m"): (2**10, 2**11), (HARD, "m"): (2**8, 2**10), (HARD, "rho"): (4, 64), (HARD, "clusters"): (8, 32),
@@ -22,20 +22,15 @@ SMALL = {
 
 @pytest.mark.slow
 def test_a_run_writes_agreement_and_keeps_its_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(theory, "QUICK", Plan(tests=20, points=2))
-    monkeypatch.setattr(theory, "RANGES", SMALL)
     bases = {SPEAKS: Setting(1024, 128, 8, 0.01), HARD: Setting(1024, 32, 16, 0.25)}
-    monkeypatch.setattr(theory, "BASES", bases)
-    arguments = ["theory", "--quick", "--out", str(tmp_path)]
-    assert command.main(arguments) == 0
+    for name, value in (("QUICK", Plan(tests=20, points=2)), ("RANGES", SMALL), ("BASES", bases)):
+        monkeypatch.setattr(theory, name, value)
+    assert command.main(["theory", "--quick", "--out", str(tmp_path)]) == 0
     rows = read(tmp_path / "agreement.csv")
     assert {(row["base"], row["grows"]) for row in rows} == {(b, g) for b in bases for g in ("m", "rho", "n", "margin")}
     assert all(0 <= float(row["agreement"]) <= 1 and int(row["n"]) % K == 0 for row in rows)
-    assert (tmp_path / "agreement.png").stat().st_size > 20_000
-    assert "The bound says something" in (tmp_path / "summary.md").read_text(encoding="utf-8")
-    monkeypatch.setattr(theory, "agreement", lambda *_: pytest.fail("computed again"))
-    assert command.main(arguments) == 0
-    assert read(tmp_path / "agreement.csv") == rows
+    assert "The bound says something" in shown(tmp_path, "agreement")
+    run_again(["theory", "--quick"], tmp_path, (theory, "agreement"))
 
 
 def test_the_bound_is_the_proofs():

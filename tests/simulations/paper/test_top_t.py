@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.privacy import SimulatedRelease, TopTLaplace, mechanism_from_dict
+from flwr_flynn.privacy import mechanism_from_dict
 from simulations.paper.top_t import ACCOUNTINGS, PaperTopT
 from tests.raising import raises
 
@@ -30,16 +29,6 @@ def test_the_paper_s_accounting() -> None:
 def test_it_gives_away_no_more_than_was_asked_for(accounting: str) -> None:
     mechanism = PaperTopT(1.0, 10, **SHAPE, accounting=accounting, n_parties=2)
     assert mechanism.epsilon() <= 1.0
-
-
-def test_a_seed_gives_releases_of_both_accountings() -> None:
-    counts = ClassCounts([[1, 1, 1, 1], [0, 0, 0, 0]], hash_nnz=4, spec_fingerprint=64 * "0")
-    one, same = (
-        SimulatedRelease(PaperTopT(1.0, 2, **SHAPE, accounting="code", n_parties=2), 1).release(counts)
-        for _ in range(2)
-    )
-    assert one == same
-    assert one != SimulatedRelease(TopTLaplace(1.0, 2, **SHAPE), 1).release(counts)
 
 
 def test_its_text_is_that_from_which_the_figures_seeds_were_made() -> None:
