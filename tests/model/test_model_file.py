@@ -376,13 +376,13 @@ NOISY = [
     (member("noise", [RELEASE, RELEASE]), "noise"),
     (member("noise", {"a": 1}), "release"),
 ]
-CODED_ROWS = [
-    *((spec("edges", bad), "edges") for bad in ([[0.0, -1.0]] * 5, [[0.0]] * 4, [[NAN]] * 5, None)),
-    (spec("edges", [[0.0, 1.0]] * 5), "fingerprint"),
-    *((spec("coding", bad), "coding") for bad in ("stairs", ["steps"])),
-    *((spec("n_codes", bad), "n_codes") for bad in (65, 1)),
-    *((spec("row_weights", [bad] * 5), "row_weights") for bad in (0, 256, 1.5)),
-    (spec("row_weights", [1] * 5), "fingerprint"),
+CODED_ROWS = [  # what a spec refuses else is in `tests.hashing.test_spec`
+    *[
+        (spec("edges", [[0.0, -1.0]] * 5), "edges"),
+        (spec("edges", None), "edges"),
+        (spec("coding", ["steps"]), "coding"),
+    ],
+    *((spec(*change), "fingerprint") for change in (("edges", [[0.0, 1.0]] * 5), ("row_weights", [1] * 5))),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import re
@@ -84,6 +85,12 @@ def test_bench_writes_its_files(tmp_path):
     assert {rows[name]["m"] + " " + rows[name]["rho"] for name in ("Digits 64k", "MNIST 64k")} == {"65536 256"}
     assert {"x lean", "float32 x lean", "x kNN"} <= rows["Digits"].keys()
     shown(tmp_path, "bench")
+
+
+def test_bench_measures_a_shape():
+    tiny = bench.Shape("tiny", "none", 16, 3, 256, 0.3, 8)
+    row = bench.hashing(tiny, argparse.Namespace(quick=True, data=None))
+    assert min(row["x lean"], row["narrow roofline ns"]) > 0
 
 
 @pytest.fixture(scope="module")
