@@ -77,18 +77,11 @@ def test_columns_of_any_size_make_hashes_of_moderate_numbers(exponent):
 
 
 SIZES = [
-    ("quick", 100, 8, 2**14, 64),
-    ("quick", 10**6, 10, 2**14, 64),
-    ("default", 4095, 8, 2**15, 128),
-    ("default", 4095, 9, 2**14, 64),
-    ("default", None, 3, 2**15, 128),  # as many as the histograms are of
-    ("default", None, 10, 2**14, 64),
-    ("default", 4096, 8, 2**16, 64),
-    ("default", 4096, 1000, 2**24 // 1000, 64),
-    ("default", 4096, 2**14, 2**10, 64),
-    ("default", 4096, 2**15, 2**9, 32),
-    ("thorough", 100, 8, 2**15, 128),
-    ("quick", 4096, 10**6, 2**8, 16),
+    *[("quick", 100, 8, 2**14, 64), ("quick", 10**6, 10, 2**14, 64), ("quick", 4096, 10**6, 2**8, 16)],
+    *[("default", 4095, 8, 2**15, 128), ("default", 4095, 9, 2**14, 64), ("default", 4096, 8, 2**16, 64)],
+    *[("default", None, 3, 2**15, 128), ("default", None, 10, 2**14, 64)],  # as many as the histograms are of
+    *[("default", 4096, 1000, 2**24 // 1000, 64), ("default", 4096, 2**14, 2**10, 64)],
+    *[("default", 4096, 2**15, 2**9, 32), ("thorough", 100, 8, 2**15, 128)],
 ]
 
 

@@ -48,18 +48,16 @@ def empty(spec, n_classes):
     return ModelMember(spec, ClassCounts.zeros(FlyHash(spec), n_classes), READOUT)
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        *(
-            ({"members": bad}, "members")
-            for bad in ((), (MEMBER, None), (MEMBER, empty(OTHER, 2)), (MEMBER, empty(SPEC, 3)))
-        ),
-        *(({"classes": bad}, "classes") for bad in (["a"], [["a", "b"]])),
-        *(({"feature_names": bad}, "feature_names") for bad in (["p"], "pq")),
-        ({"prior": ["a"] * 2}, "prior"),
-    ],
-)
+OTHERS = [(), (MEMBER, None), (MEMBER, empty(OTHER, 2)), (MEMBER, empty(SPEC, 3))]
+REFUSED = [
+    *(({"members": bad}, "members") for bad in OTHERS),
+    *(({"classes": bad}, "classes") for bad in (["a"], [["a", "b"]])),
+    *(({"feature_names": bad}, "feature_names") for bad in (["p"], "pq")),
+    ({"prior": ["a"] * 2}, "prior"),
+]
+
+
+@pytest.mark.parametrize(("change", "field"), REFUSED)
 def test_models_that_are_none_are_refused(change, field):
     """What a file may not say of a model either is in `test_model_file`."""
     with raises(DataError, field=field):
