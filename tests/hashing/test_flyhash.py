@@ -236,29 +236,19 @@ def test_given_rows_hash_like_drawn_ones():
 
 HASHER, ZEROS = FlyHash(SPEC), np.zeros((2, 10))
 GAP, ENDLESS = (np.array([[wrong] + [0.0] * 9]) for wrong in (np.nan, np.inf))
-POINTS = {
-    "flat": (np.zeros(10), "shape (10,)"),
-    "narrow": (np.zeros((2, 9)), "shape (2, 9)"),
-    "complex": (np.zeros((2, 10), complex), "dtype complex128"),
-    "ragged": ([[0.0] * 10, [0.0] * 9], "rows of different lengths"),
-    "texts": (np.full((2, 10), "a"), "dtype <U1"),
-    **{name: (X, "NaN or infinity in 1 of 10 features") for name, X in {"gap": GAP, "infinite": ENDLESS}.items()},
-    "sparse gap": (sp.csr_array(GAP), "NaN or infinity in 1 of 10 features"),
-    **{f"{value:g}": (np.full((1, 10), value), FLOAT32) for value in (2e38, 1e300)},
-}
+POINTS = [
+    *(np.zeros(10), np.zeros((2, 9)), np.zeros((2, 10), complex), [[0.0] * 10, [0.0] * 9], np.full((2, 10), "a")),
+    *(GAP, ENDLESS, sp.csr_array(GAP), np.full((1, 10), 2e38), np.full((1, 10), 1e300)),
+]
 
 
-@pytest.mark.parametrize(("X", "told"), POINTS.values(), ids=POINTS)
-def test_bad_points_are_refused(X, told):
-    n = X.shape[0] if hasattr(X, "shape") else len(X)
-    for act in (lambda: HASHER.active(X), lambda: HASHER.count(X, np.zeros(n, int), 1)):
-        with raises(DataError, field="X") as caught:
-            act()
-        assert told in (caught.value.got, caught.value.expected)
+def counted(X):
+    return HASHER.count(X, np.zeros(len(X) if isinstance(X, list) else X.shape[0], int), 1)
 
 
 BAD_ROWS = [[0, 1], [[0.5]], np.empty((0, 2), int), [[1, 0]], [[1, 1]], [[0, 10]], [[-1, 0]]]
 REFUSED = [
+    *[(lambda X=X, act=act: act(X), DataError, "X") for act in (HASHER.active, counted) for X in POINTS],
     *[(lambda rows=rows: FlyHash.from_rows(rows, 10, 1), SpecError, None) for rows in BAD_ROWS],
     *[(lambda n=n: HASHER.count(ZEROS, [0, 0], n), DataError, "n_classes") for n in (0, -1, 2.0, True)],
     *[(lambda y=y: HASHER.count(ZEROS, y, 3), DataError, "y") for y in ([0], [0, 3], [0, -1], [0.0, 1.0], [[0, 1]])],
@@ -266,7 +256,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("act", "error", "field"), REFUSED)
-def test_other_rows_and_classes_are_refused(act, error, field):
+def test_other_samples_rows_and_classes_are_refused(act, error, field):
     with pytest.raises(error) as caught:
         act()
     assert field in (None, caught.value.field)
@@ -275,10 +265,11 @@ def test_other_rows_and_classes_are_refused(act, error, field):
 def test_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert [n_threads(number) for number in (None, 3, -1)] == [1, 3, 1]
-    for text, least in (("", 1), ("²", 1), ("x", 1), ("1,2", 1)):
-        monkeypatch.setenv("OMP_NUM_THREADS", text)
-        assert n_threads(-1) >= least
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
     assert n_threads(-1) == 1
+    for odd in ("", "²", "x"):
+        monkeypatch.setenv("OMP_NUM_THREADS", odd)
+        assert n_threads(-1) >= 1
     for bad in (0, True, 1.5):
         with raises(ConfigError, field="n_jobs", got=bad):
             n_threads(bad)

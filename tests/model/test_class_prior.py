@@ -26,16 +26,12 @@ X, CODES = RNG.normal(size=(60, 3)).round(2), RNG.choice(4, 60, p=[0.5, 0.3, 0.2
 X[np.arange(60), np.minimum(CODES, 2)] += 1.5
 
 
-def trained(points, codes, n_members=1, rule="balanced", temperature=0.7):
+def trained(points, codes, n_members=1):
     """A model of some samples, by all four classes."""
-    members = [
-        ModelMember(
-            spec, ClassCounts.from_data(flynn_hash(spec), points, codes, 4), ScoringRule(rule, 0.6, temperature), w
-        )
-        for spec, w in list(zip(SPECS, WEIGHTS, strict=True))[:n_members]
-    ]
-    if n_members == 1:
-        members = [replace(members[0], weight=1.0)]
+    members = []
+    for spec, weight in zip(SPECS[:n_members], (1.0,) if n_members == 1 else WEIGHTS, strict=True):
+        counts = ClassCounts.from_data(flynn_hash(spec), points, codes, 4)
+        members.append(ModelMember(spec, counts, ScoringRule("balanced", 0.6, 0.7), weight))
     return Model(tuple(members), LABELS)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.tables.schema import Schema
 from tests.raising import raises
 
 RNG = np.random.default_rng(0)
@@ -86,5 +89,8 @@ def test_models_of_tables_merge_and_forget():
     both = FlyNNClassifier.from_model(first.model_).partial_fit(FRAME[200:], Y[200:])
     alone = FlyNNClassifier.from_model(both.model_).forget(FRAME[:200], Y[:200])
     assert first.merge(alone).counts_ == both.counts_
-    with pytest.raises(ValueError):  # noqa: PT011 - specs or schemas, whichever is seen first
+    with raises(SpecError, field="merge"):
         first.merge(FlyNNClassifier(effort="quick").fit(FRAME[["number", "date"]], Y))
+    renamed = [replace(column, name=f"{column.name}s") for column in first.model_.schema.columns]
+    with raises(DataError, field="merge", expected="equal schemas"):
+        first.merge(FlyNNClassifier.from_model(replace(first.model_, feature_names=Schema(renamed))))

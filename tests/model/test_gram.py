@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused(act: Callable[[], object], error: type[Except
     assert told == getattr(caught.value, "field", None) or told in str(caught.value)
 
 
-def test_a_model_has_no_gram_matrix_of_other_features_or_beside_weights_of_bits() -> None:
+def test_a_model_has_no_gram_matrix_of_other_features() -> None:
     assert FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram is None
     model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
     with raises(DataError, field="gram"):

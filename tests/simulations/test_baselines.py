@@ -77,30 +77,6 @@ def test_balanced_accuracy_is_scikit_learns():
     np.testing.assert_allclose(baselines.balanced_accuracy(y, predicted[:, 0], 6), expected[0])
 
 
-@pytest.mark.slow
-def test_nested_knn_is_leave_one_out_within_the_training_fold():
-    generator = np.random.default_rng(7)
-    X, y, fold = generator.normal(size=(60, 3)), generator.integers(0, 2, 60), np.arange(60) % 3
-    X[y == 1] += 0.8
-    rows = baselines.knn_rows(DataSet("made", X, y, fold), "as is", as_is, 10)
-    nested = rows["nested"]
-    chosen = json.loads(nested["detail"])["k"]
-    for number in range(3):
-        train, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        left_out = []
-        for k in range(1, 11):
-            said = []
-            for i in train:
-                rest = train[train != i]
-                said.append(KNeighborsClassifier(k).fit(X[rest], y[rest]).predict(X[[i]])[0])
-            left_out.append(balanced_accuracy_score(y[train], said))
-        best = int(np.argmax(left_out)) + 1
-        model = KNeighborsClassifier(best).fit(X[train], y[train])
-        assert chosen[number] == best
-        assert nested["inside"][number] == pytest.approx(max(left_out))
-        assert nested["scores"][number] == pytest.approx(balanced_accuracy_score(y[test], model.predict(X[test])))
-
-
 def plain_sbfc(X, y, fold, planes, size):
     """Sets of candidate classes: those whose filter lacks the fewest of a point's bits."""
     bits = X @ planes[:, :size] > 0

@@ -308,6 +308,13 @@ def test_cells_are_counted_where_ours_is_ahead_or_equal():
     assert len(page.beside(incomplete)) == 1
 
 
+def test_a_star_marks_figures_that_skew_cannot_touch():
+    common = {"split": "IID", "accuracy": 0.5, "worst": 0.25}
+    rows = [common | {"method": name, "steps": 2 - (name == "FedAvg LR")} for name in noniid.METHODS]
+    (line,) = page.table(rows, "accuracy", ["FedAvg LR", "FedAvg MLP", "none"], "worst")
+    assert line == {"split": "IID", "FedAvg LR": "0.500 (0.25)*", "FedAvg MLP": "0.500 (0.25)", "none": ""}
+
+
 def test_harm_is_counted_over_parties():
     line = page.harm(known_rows())[0]
     assert (line["parties"], line["worse"], line["better"]) == (8, "12.5 %", "50.0 %")

@@ -160,10 +160,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("act", "field", "got"), REFUSED)
 def test_what_does_not_fit_is_refused_by_name(act, field, got):
-    with raises(DataError) as caught:
+    with raises(DataError, field=field) as caught:
         act()
-    assert field in caught.value.field
-    assert got is None or caught.value.got == got
+    assert got in (None, caught.value.got)
 
 
 def test_ranges_of_the_numbers():

@@ -16,6 +16,7 @@ from simulations.paper import privacy
 from simulations.paper.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER
 from simulations.paper.privacy_settings import QUICK, DataError, Task, mnist
 from simulations.paper.top_t import PaperTopT
+from simulations.study import Cells
 from tests.raising import raises
 from tests.simulations.tables import read, run_again, shown
 
@@ -140,6 +141,15 @@ def test_opendp_draws_the_noise_where_asked():
     once, again = (next(privacy.releases(first_counts(), MECHANISM, plan, "a", 0)) for _ in range(2))
     assert once != again
     assert once.noise_variance == MECHANISM.sigma**2
+
+
+def test_cells_of_other_noise_are_others(tmp_path):
+    task, plan, cells = clusters(0), replace(PLAN, epsilons=(1.0,), released=(8,)), Cells(tmp_path)
+    rows = privacy.measure(task, plan, cells)
+    n_pieces = len(set(tmp_path.rglob("output.pkl")))
+    assert privacy.measure(task, plan, cells) == rows
+    privacy.measure(task, replace(plan, seed=1), cells)
+    assert len(set(tmp_path.rglob("output.pkl"))) == 2 * n_pieces
 
 
 def write_digits(path, **changes):
