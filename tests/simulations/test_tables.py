@@ -101,7 +101,7 @@ def known_rows():
     return rows
 
 
-def test_tables_of_known_rows():
+def test_tables_of_known_rows(tmp_path):
     rows = known_rows()
     lines = {line["variant"]: line for line in tables.means(rows)}
     assert list(lines) == [str(variant) for variant in tables.VARIANTS]
@@ -111,6 +111,9 @@ def test_tables_of_known_rows():
     assert (line["sets"], line["won"], line["median 1 - a/a_other"]) == (2, 1.0, pytest.approx(-1 / 6))
     assert not printed["FlyNN thorough, as it comes:"]
     assert more["Balanced accuracy, as it comes:"][0]["set"] == "a"
+    pytest.importorskip("matplotlib")
+    tables.draw(rows, tmp_path / "tables.png")
+    assert (tmp_path / "tables.png").stat().st_size > 10_000
 
 
 @pytest.fixture
