@@ -1,9 +1,14 @@
-"""Texts on record: what the app prints, whole."""
+"""Texts on record: what the app prints, whole, and how each of many values is refused."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from flwr_flynn.errors import FlyNNError
 
 
 def assert_on_record(path: Path, text: str) -> None:
@@ -11,3 +16,20 @@ def assert_on_record(path: Path, text: str) -> None:
     if os.environ.get("RECORD"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def assert_refused_as_on_record(path: Path, takes: Mapping[str, Callable[[Any], object]]) -> None:
+    """Give each value of a record to the function of its kind, and require the error on record.
+
+    A line is `kind value -> type of the error, and its text`; the value is JSON. What is taken is `taken`.
+    """
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        case = line.partition(" ->")[0]
+        kind, _, value = case.partition(" ")
+        try:
+            told = takes[kind](json.loads(value)) or "taken"
+        except FlyNNError as error:
+            told = f"{type(error).__name__} {error}"
+        lines.append(f"{case} -> {told}\n")
+    assert_on_record(path, "".join(lines))

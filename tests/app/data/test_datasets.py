@@ -141,28 +141,6 @@ def test_options_are_arguments_of_flwr_datasets():
     assert [len(s) for s in datasets.simulated_shares(config, 3)] == [100, 200, 300]
 
 
-SIZES = {"partitioner": "size", "partitioner-options": '{"partition_sizes": [100]}'}
-SHARDS = {"partitioner": "shard", "partitioner-options": json.dumps({"num_shards_per_partition": 10**18})}
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        *(({"partitioner-options": bad}, "partitioner-options") for bad in ("a,b", "[1]", "3", "[" * 10**5)),
-        *(({"partitioner-options": f'{{"{key}": 3}}'}, "partitioner-options") for key in ("seed", "num_partitions")),
-        ({"partitioner-options": '{"alpha": 2}'}, "partitioner-options"),
-        ({"partitioner": "natural-id", "partitioner-options": '{"partition_by": "none"}'}, "partitioner-options"),
-        ({"partitioner": "iid", "partitioner-options": '{"strictness": 1}'}, "partitioner"),
-        (SIZES, "partitioner"),
-        (SHARDS, "partitioner"),  # more than points
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_options_that_are_none_are_refused(options, field):
-    with raises(ConfigError, field=f"run-config {field}"):
-        datasets.simulated_shares(RunConfig.parse(options), 4)
-
-
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     with raises(ConfigError, expected="flwr-flynn[simulation]"):
