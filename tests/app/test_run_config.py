@@ -74,10 +74,8 @@ def silent(function: Callable[[Any], object]) -> Callable[[Any], None]:
     return lambda settings: function(settings) and None
 
 
-GONE = [
-    *({key: 0} for key in sorted(RunConfig.gone)),
-    *({key: "[" * 10**5} for key in ("classes", "partitioner-options")),
-]
+GONE = [{key: 0} for key in sorted(RunConfig.gone)]
+GONE += [{key: "[" * 10**5} for key in ("classes", "partitioner-options")]
 
 
 @pytest.mark.parametrize("settings", GONE, ids=lambda value: str(value)[:40])

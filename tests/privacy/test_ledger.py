@@ -220,7 +220,7 @@ def forge(path, change):
 ENTRIES = [7, {"0": {}}, [7], [{}]]
 FIELDS = [
     *({"epsilon": epsilon} for epsilon in (-1.0, math.nan, 10**400)),
-    *({"delta": "0"}, {"rho": 0.5}, {"closes": 1}, {"closes": True}, {"request": {}}, {"more": ""}),
+    *({"delta": "0"}, {"rho": 0.5}, {"closes": 0}, {"closes": True}, {"request": {}}, {"more": ""}),
     {"file": "../ledger.json"},
 ]
 MARKERS = [b"", b"7", b"[]", b"{", b"{}"]
