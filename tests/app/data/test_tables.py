@@ -114,7 +114,7 @@ def as_read(path: Path) -> Iterator[str]:
         columns = X.columns if isinstance(X, Table) else X.T
         for name, report, column in zip(file.names, file.reports, columns, strict=True):
             yield f"{name}: {report.kind}: {', '.join(map(value_of, column))}"
-        yield f"labels: {', '.join(y.astype(str))}"
+        yield f"labels: {', '.join(y.astype(str))}; classes {load_dataset(str(path)).classes}"
     except DataError as error:
         yield f"REFUSED: {error}"
         if notes := full_text(error).removeprefix(str(error)):
