@@ -89,52 +89,24 @@ def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys, folder):
     assert "REFUSED" not in run(capsys, "check", "own.csv", "draft.toml")[0]
 
 
-DIALECT = "--separator pipe --encoding latin-1 --gap-text 'none here' --date-format mm/dd/yyyy --decimal ."
-COMMANDS = [
-    "schema own.csv",
-    "schema rare.csv --label outcome",
-    "schema rare.csv --label outcome --min-examples 1",
-    f"schema latin.csv --min-examples 1 {DIALECT}",
-    f"check latin.csv schema.toml {DIALECT}",
-    "check own.csv schema.toml",
-    "check refused.csv schema.toml",
-    "check ragged.csv schema.toml",
-    "check other.csv schema.toml",
-    "check gaps.csv gaps.toml",
-    "predict model.npz lacking.csv",
-    "predict model.npz words.csv",
-    "predict nameless.npz wide.csv",
-]
-LATIN = "age|ward|since|label\n1|Ä|04/05/2024|y\n2|a|04/05/2024|y\n?|none here|04/05/2024|n\n"
-WRONG = ["200;D;2024-01-01;y", "old;A;2024-01-01;y", "5;A;soon;maybe", ";B;2024-01-01;n", "5;A;2024-01-01;"]
-FILES: dict[str, str | bytes] = {
-    "rare.csv": "name,town,outcome\n" + "".join(f"n{i},{'rare' if i < 3 else 'often'},{i % 2}\n" for i in range(40)),
-    "latin.csv": LATIN.encode("latin-1"),
-    "refused.csv": "\n".join(["age;ward;since;label", *WRONG]),
-    "ragged.csv": "age,label\n5,y\n6,y,7\n",
-    "other.csv": "weight,label\n5,y\n",
-    "lacking.csv": "a,c\n1,2\n",
-    "words.csv": "a,b\n1,y\n2,x\n",
-    "wide.csv": "p,q,r\n1,2,3\n",
-    "gaps.csv": "age;ward;since;label\n-1;unknown;2024-01-01;y\n",
-}
-
-
 def test_schema_check_and_refused_predictions_print_what_is_on_record(capsys, folder):
-    """No value of a file but its levels and the examples of what is refused."""
-    for name, content in FILES.items():
-        written(folder / name, content)
+    """A session in which `cat` shows a file beforehand; no rows are told but what stands in a refusal."""
     saved_model(HALF, names=None)
     Path("model.npz").rename("nameless.npz")
     saved_model(HALF)
-    schema = (folder / "schema.toml").read_text().replace('"age"', '"age"\ngap-texts = ["-1"]')
-    (folder / "gaps.toml").write_text(f'gap-texts = ["unknown"]\n{schema}')
-    shown = ""
-    for command in COMMANDS:
-        status = main(shlex.split(command))
-        printed = capsys.readouterr()
-        shown += f"$ flwr-flynn {command}\n{printed.out}{printed.err}status {status}\n\n"
-    assert_on_record(Path(__file__).parent / "console.txt", shown)
+    record, shown = Path(__file__).parent / "console.txt", ""
+    for block in re.split(r"^\$ ", record.read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        command, content = block.split("\n", 1)
+        verb, *arguments = shlex.split(command)
+        if verb == "cat":
+            (name,) = arguments
+            written(folder / name, content[:-1].encode("latin-1" if name == "latin.csv" else "utf-8"))
+        else:
+            status = main(arguments)
+            printed = capsys.readouterr()
+            content = f"{printed.out}{printed.err}status {status}\n\n"
+        shown += f"$ {command}\n{content}"
+    assert_on_record(record, shown)
 
 
 # -------- show and predict

@@ -153,18 +153,14 @@ def test_texts_of_missing_values_are_gaps(gap, ending, kind, known, tmp_path):
     assert np.isnan(private_share(party).X[:, 1]).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "is_open", "is_private"),
-    [
-        *((encoding, True, None) for encoding in ("latin-1", "cp1252")),
-        ("utf-8-sig", True, True),
-        ("utf-16", True, False),
-        *((encoding, False, False) for encoding in ("utf-16-le", "utf-16-be", "utf-32")),
-    ],
-)
-def test_an_encoding_is_detected_or_named(encoding, is_open, is_private, tmp_path):
+ENCODINGS = {"latin-1": (True, None), "cp1252": (True, None), "utf-8-sig": (True, True), "utf-16": (True, False)}
+ENCODINGS |= dict.fromkeys(("utf-16-le", "utf-16-be", "utf-32"), (False, False))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_an_encoding_is_detected_or_named(encoding, tmp_path):
     party = node(written(tmp_path / "mine.csv", "größe,label\n1,x\n2,ü\n".encode(encoding)))
-    for read, is_read in ((own_share, is_open), (private_share, is_private)):
+    for read, is_read in zip((own_share, private_share), ENCODINGS[encoding], strict=True):
         if is_read:
             assert read(party, ("größe",)).y.tolist() == ["x", "ü"]
         elif is_read is not None:
