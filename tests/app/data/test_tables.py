@@ -326,8 +326,7 @@ def test_arrays_with_gaps_or_texts_are_tables(tmp_path):
 
 # -------- hostile files
 
-HEADER, QUOTES, FINITE = "a first line with the names of the columns", "quotes that are closed", "finite numbers that"
-DECIMAL, NAMES = "a decimal mark (setting decimal)", "columns of different names"
+HEADER, FINITE = "a first line with the names of the columns", "finite numbers that float64 holds"
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "nothing": ("", HEADER),
     "blank lines": ("\n\n\n", HEADER),
@@ -335,15 +334,23 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "zip": (b"PK\x03\x04" + bytes(100), "a text file"),
     "NULs": (bytes(100), "text in UTF-8, or in UTF-16 with a byte order mark"),
     "half a UTF-16": ("a,label\n1,x\n".encode("utf-16")[:-1], "text in UTF-16"),
-    "a quote that stays open for long": (
-        'a,b,label\n1,"x,y\n' + "2,3,y\n" * 10**6,
-        "a readable .csv file",
-    ),  # beyond a limit
+    "a quote that stays open for long": ('a,b,label\n1,"x,y\n' + "2,3,y\n" * 10**6, "a readable .csv file"),
     "control characters": ("\x1b[31m,label\ninf,x\n", FINITE),
     "an integer beyond float64": (f"a,b,label\n1,{10**400},x\n2,3,y\n", FINITE),
     "long label": ("a,label\n1," + "x" * 5000 + "\n", "labels of at most 1024 characters"),
     "a broken byte": ("a,c,label\n1,São,x\n".encode() + b"2,S\xe3o,y\n", "text in UTF-8, or the setting encoding"),
 }
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_files_that_are_no_texts_of_one_encoding_or_too_long_are_refused_with_the_reason(case, path):
+    """Others stand in csv_files.txt."""
+    content, expected = REFUSED[case]
+    with raises(DataError, field="mine.csv") as caught:
+        own_share(node(written(path, content)), ("\x1b[31m",) if case == "control characters" else ())
+    assert caught.value.expected.startswith(expected)
+    assert all(text.isprintable() for text in (str(caught.value), *getattr(caught.value, "__notes__", ())))
+    assert len(str(caught.value)) < 500
 
 
 def test_strange_files_that_are_tables_are_read(path):
