@@ -29,6 +29,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
 from tests.app.data.files import written
+from tests.app.snapshots import assert_refused_as_on_record
 from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
@@ -102,39 +103,9 @@ def test_a_deployed_party_reads_its_own_file(more, own):
 
 # ---- parties that refuse
 
-NO_FILE, NO_FOLDER = "expected a file '{}', got no such file", "expected a file in a folder that can be written to, got"
-PRIVATE = {"max-epsilon": 1.0, "state-path": "{}/state"}
-MODEL, RECORD, OTHER = "node-config model-path", "node-config record-path", "expected a file other than"
-OF_LEDGER = ("state", "state.exists", "state.lock", "state/model.npz", "link/model.npz")
-UNREADY: list[tuple[dict[str, Any], str]] = [  # node settings beside those of `own`, and the begin of the reason
-    ({"data-path": None}, "node-config data-path: expected the party's own"),
-    ({"data-path": "no/folder/a.npz"}, f"node-config data-path: {NO_FILE.format('a.npz')}"),
-    ({"data-path": "~nosuchuser/a.npz"}, f"node-config data-path: {NO_FILE.format('a.npz')}"),
-    ({"memory-limit": 0}, "node-config memory-limit: expected a number above 0, got 0"),
-    ({"memory-limit": 1e-6}, "memory: "),
-    ({"secure": True}, "node-config secure: expected a secure sum"),  # of a run in clear
-    ({"no-such-key": 1}, "node-config no-such-key"),
-    # files that no record spoils, of private parties
-    (PRIVATE | {"data-path": "gone.csv"}, f"node-config data-path: {NO_FILE.format('gone.csv')}"),
-    (PRIVATE | {"data-path": "a.txt"}, "node-config data-path: expected a .csv, .parquet or .npz file, got 'a.txt'"),
-    (PRIVATE | {"data-path": "bad.npz"}, "bad.npz: expected a readable .npz file"),
-    (PRIVATE | {"data-path": "flat.npz"}, "flat.npz: expected a matrix of numbers"),
-    (PRIVATE | {"data-path": "other.npz"}, "other.npz: expected an array 'y', got 1 others"),
-    (PRIVATE | {"data-path": "other.csv"}, "other.csv: expected a column 'label', got 2 others"),
-    # places for the model and the record that are none, known before the counting
-    *(({"model-path": place}, f"{MODEL}: {NO_FOLDER}") for place in ("gone/m.npz", ".", "other.csv/m", "\0")),
-    ({"model-path": "data.jsonl"}, f"{MODEL}: {OTHER} data-path"),
-    *((PRIVATE | {"model-path": place}, f"{MODEL}: {OTHER} the ledger's") for place in OF_LEDGER),
-    ({"record-path": "left.json"}, f"{RECORD}: expected a file that ends with .jsonl"),
-    *(({"record-path": place}, f"{RECORD}: {NO_FOLDER}") for place in ("no/left.jsonl", "a\0.jsonl")),
-    ({"record-path": "data.jsonl"}, f"{RECORD}: {OTHER} data-path"),
-    ({"record-path": "m.jsonl", "model-path": "m.jsonl"}, f"{RECORD}: {OTHER} model-path"),
-    (PRIVATE | {"record-path": "state/left.jsonl"}, f"{RECORD}: {OTHER} the ledger's"),
-]
 
-
-@pytest.mark.parametrize(("settings", "reason"), UNREADY, ids=lambda value: str(value)[:80])
-def test_a_party_that_cannot_take_part_says_so_by_name_and_writes_nothing(settings, reason, own, tmp_path, monkeypatch):
+def test_a_party_that_cannot_take_part_says_so_as_it_is_on_record_and_writes_nothing(own, tmp_path, monkeypatch):
+    """Settings, files that no record spoils, places for the model and the record: by name, none by its folder."""
     monkeypatch.chdir(tmp_path)
     for name, text in {"a.txt": "?", "bad.npz": "?", "other.csv": "a,b\n1,2\n"}.items():
         written(tmp_path / name, text)
@@ -142,15 +113,20 @@ def test_a_party_that_cannot_take_part_says_so_by_name_and_writes_nothing(settin
     np.savez("other.npz", X=np.zeros((4, 2)))
     Path("link").symlink_to(tmp_path / "state")
     Path("data.jsonl").symlink_to(tmp_path / "mine.npz")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    given = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in settings.items()}
-    node = {key: value for key, value in (own | given).items() if value is not None}
-    tensors, examples, metrics = fit(context(node), deployed_client)
-    assert (tensors, examples, metrics[PARTY]) == (0, 0, "Basel")
-    assert metrics.keys() == {REFUSED, PARTY}
-    assert metrics[REFUSED].startswith(reason)
-    assert str(tmp_path) not in metrics[REFUSED]
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    def reason(settings: dict[str, Any]) -> str:
+        given = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in settings.items()}
+        node = {key: value for key, value in (own | given).items() if value is not None}
+        before = files()
+        tensors, examples, metrics = fit(context(node), deployed_client)
+        assert (tensors, examples, metrics.keys(), metrics[PARTY]) == (0, 0, {REFUSED, PARTY}, "Basel")
+        assert files() == before
+        return metrics[REFUSED]
+
+    assert_refused_as_on_record(Path(__file__).parent / "unready.txt", {"party": reason})
 
 
 def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text():

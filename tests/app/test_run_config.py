@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from flwr_flynn.app.data import datasets
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.privacy.ledger import Policy
+from tests.app.snapshots import assert_refused_as_on_record
+from tests.app.test_settings_parser import Example
 from tests.raising import raises
 
 ROOT = Path(__file__).parents[2]
@@ -52,82 +55,28 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact():
 
 SECURE = {"secure": True, "max-examples": 100}
 PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, "honest-parties": 4}
-EVALUATE = {"action": "evaluate", "federation": "f.npz"}
-JOIN = {"action": "join", "federation": "f.npz"}
-BAD: dict[str, list[Any]] = {  # values of one setting, alone
-    "alpha": [0, "x", float("nan"), True, 10**400],
-    "test-fraction": [1, 1.5],
-    "hash-dim": [-1, 2.5],
-    "nodes-at-a-time": [-1, -(10**400)],
-    "check-pooled": [1],
-    "evaluate": [1],
-    "effort": ["maximal"],
-    "gram": [-1, 15, 4097],
-    "min-examples": [0],
-    "rule": ["best"],
-    "dataset": [True],
-    "timeout": [1e12],
-    "decay": [1, "fast"],
-    "classes": ["a,a", "a,,b", '["a", 1]', "[1.5]", "[", '{"a": 1}, x, x', "[" * 100_000],
-    "feature-names": ["a,a", "a,,b", "[1, 2]", "[", '["a", "a"]'],
-    "delta": [1e-5],
-    "noise": ["seeded"],
-    "n-released": [4],
-    "honest-parties": [3],
-    "parties": ["a", "1-", "3-2", "-1", "1,,2", "0-9999999"],
-    "ranges": ["16", "0:1:2", "a:b", "3:3", "2:1", "0:inf", "nan:1", "0:1,", ":", "0:1;1:2"],
-    **{key: [0] for key in sorted(RunConfig.gone)},  # settings of an earlier version
-}
-TOGETHER: list[tuple[dict[str, Any], str]] = [
-    ({"min-available": 2, "min-parties": 3}, "min-parties"),
-    ({"feature-names": "a,b", "n-features": 3}, "n-features"),
-    # public transformations of the columns, and learned ones
-    *(({"scaling": "auto", name: "1"}, name) for name in ("center", "scale")),
-    ({"scaling": "auto", "ranges": "0:1"}, "ranges"),
-    *(({"ranges": "0:1", name: "1"}, "ranges") for name in ("center", "scale")),
-    # noise
-    ({"epsilon": 1, "delta": 1e-5, "n-released": 4}, "n-released"),
-    *((private | {"scaling": "auto"}, "scaling") for private in ({"epsilon": 1.0}, PRIVATE_AND_SECURE)),
-    *((more | {"gram": 64}, "gram") for more in ({"epsilon": 1.0}, PRIVATE_AND_SECURE, EVALUATE)),
-    # secure sums
-    ({"secure": True}, "max-examples"),
-    *((more | {"nodes-at-a-time": 5}, "nodes-at-a-time") for more in (SECURE, PRIVATE_AND_SECURE)),
-    (SECURE | {"epsilon": 1.0, "delta": 1e-5}, "honest-parties"),
-    *((more | {"honest-parties": 3}, "honest-parties") for more in (SECURE, {"epsilon": 1.0})),
-    # a federation that exists
-    ({"action": "join"}, "federation"),
-    (JOIN | {"seed": 3}, "seed"),
-    ({"action": "resume", "federation": "f.npz", "classes": "a,b"}, "classes"),
-]
-ISO = "yyyy-mm-dd"
 PRIVATE = {"data-path": "a.csv", "max-epsilon": 1.0, "state-path": "/var/lib/flynn/state"}
-DIALECT = {"separator": "#", "decimal": "'", "encoding": "ebcdic", "date-format": "yy", "gap-texts": "[1]"}
-NODES: list[tuple[dict[str, Any], str]] = [
-    ({"party-id": "site 1"}, "data-path"),
-    ({"data-path": "a.csv", "test-fracton": 0}, "test-fracton"),
-    *(({"data-path": "a.csv", "evaluate": value}, "max-epsilon") for value in (True, False)),
-    *(({"data-path": "a.csv", key: value}, key) for key, value in DIALECT.items()),
-    *(({"data-path": "a.csv", "held-out-key": name}, "held-out-key") for name in ("label", "y")),
-    ({"data-path": "a.csv", "held-out-key": "ill", "label": "ill"}, "held-out-key"),
-    # private parties
-    (PRIVATE | {"max-delta": 0.011}, "max-delta"),
-    (PRIVATE | {"composition": "zcdp"}, "max-delta"),
-    *((PRIVATE | {"state-path": path}, "state-path") for path in ("", "/", "/srv/..", "state")),
-    *((PRIVATE | {key: 1}, key) for key in ("mechanisms", "split-seed", "max-releases")),  # of 0.8
-    *((PRIVATE | {"max-epsilon": bound}, "max-epsilon") for bound in (-1, 0)),
-    *((PRIVATE | {key: text}, key) for key, text in {"separator": ";", "gap-texts": "x", "date-format": ISO}.items()),
-]
-RUNS = [*(({key: value}, key) for key, values in BAD.items() for value in values), *TOGETHER]
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "field"),
-    [*((RunConfig, *row) for row in RUNS), *((NodeConfig, *row) for row in NODES)],
-    ids=lambda value: str(value)[:60],
-)
-def test_settings_that_are_none_or_do_not_go_together_are_refused(kind, settings, field):
-    with raises(ConfigError, field=f"{kind.source} {field}"):
-        kind.parse(settings)
+def test_settings_that_are_none_or_do_not_go_together_are_refused_as_it_is_on_record():
+    """Settings of runs and nodes, of a simulation that cannot be dealt, and of the example of test_settings_parser."""
+    takes = {"run": RunConfig.parse, "node": NodeConfig.parse, "example": Example.parse, "dealt": dealt}
+    assert_refused_as_on_record(Path(__file__).parent / "refused.txt", takes)
+
+
+def dealt(settings: dict[str, Any]) -> object:
+    """The shares of four parties."""
+    return datasets.simulated_shares(RunConfig.parse(settings), 4)
+
+
+GONE = [{key: 0} for key in sorted(RunConfig.gone)]
+GONE += [{key: "[" * 10**5} for key in ("classes", "partitioner-options")]
+
+
+@pytest.mark.parametrize("settings", GONE, ids=lambda value: str(value)[:40])
+def test_settings_of_an_earlier_version_and_deep_ones_are_refused(settings):
+    with raises(ConfigError, field=f"run-config {next(iter(settings))}"):
+        RunConfig.parse(settings)
 
 
 @pytest.mark.parametrize(

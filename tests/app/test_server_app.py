@@ -201,8 +201,9 @@ class Runner:
         defaults = public | {"min-available": len(list(nodes)), "min-parties": 1}
         context = Context(1, 0, {}, RecordDict(), defaults | {"output-dir": str(self.out), "timeout": 2} | given)
         server_app.main(self.grid(nodes, spoil, **self.party), context)
-        report: dict[str, Any] = json.loads((self.out / "metrics.json").read_text())
-        assert given.get("dry-run") or (self.out / "report.html").read_text() == page(report)
+        is_dry = bool(given.get("dry-run"))
+        report: dict[str, Any] = json.loads((self.out / ("plan.json" if is_dry else "metrics.json")).read_text())
+        assert is_dry or (self.out / "report.html").read_text() == page(report)
         return report
 
     def make_private(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
-
 from flwr_flynn.app.settings_parser import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
 from tests.raising import raises
@@ -36,28 +34,6 @@ class Example(Names, Sizes):
 def test_groups_are_the_classes_that_define_a_setting():
     groups = {"sizes": ["hash_dim", "exact", "share"], "names": ["title", "mode"]}
     assert [(row.group, row.name) for row in Example.rows()] == [(g, name) for g in groups for name in groups[g]]
-
-
-@pytest.mark.parametrize(
-    ("raw", "field", "expected", "got"),
-    [
-        ({"hash-dim": 0}, "hash-dim", "an integer from 1 to 100", "0"),
-        ({"hash-dim": True}, "hash-dim", "an integer from 1 to 100", "true"),
-        ({"share": 1}, "share", "a number above 0 below 1", "1"),
-        ({"share": None}, "share", "a number above 0 below 1", "NoneType"),
-        ({"share": 10**400}, "share", "a number above 0 below 1", "1" + 79 * "0"),
-        ({"share": float("nan")}, "share", "a number above 0 below 1", "NaN"),
-        ({"hash-dim": -(10**400)}, "hash-dim", "an integer from 1 to 100", "-1" + 78 * "0"),
-        ({"exact": 1}, "exact", "true or false", "1"),
-        ({"mode": "quick"}, "mode", "one of fast, slow", '"quick"'),
-        ({"title": []}, "title", "a string", "list"),
-        ({"title": "a"}, "title", "exact true beside it", '"a"'),
-        ({"hash-dmi": 5}, "hash-dmi", "one of hash-dim, exact, share, title, mode", "unknown"),
-    ],
-)
-def test_an_error_has_the_field_the_values_expected_and_the_value(raw, field, expected, got):
-    with raises(ConfigError, field=f"example {field}", expected=expected, got=got):
-        Example.parse(raw)
 
 
 def test_values_are_taken_as_users_type_them():

@@ -6,7 +6,9 @@ import json
 import math
 import random
 from fractions import Fraction
+from functools import partial
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,8 +29,10 @@ from flwr_flynn.privacy import (
     mechanism_from_dict,
 )
 from flwr_flynn.privacy.accounting import rounded_up, shown_bound
+from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.mechanism import OpenDPNoise, SeededNoise
 from tests import audit
+from tests.app.snapshots import assert_refused_as_on_record
 from tests.fakes import HASHER
 from tests.raising import raises
 
@@ -342,39 +346,23 @@ def test_a_guarantee_says_what_is_promised_and_what_is_not():
         assert expected in words, words
 
 
-BAD = {
-    "epsilon": [0, -1, 1e-4, 101, math.nan, math.inf, "1", True, None],
-    "delta": [0, -1e-5, 1, 1e-13, math.nan, "0", None],
-    "hash_nnz": [0, -1, 1.5, "4", True, 2**40, None],
-    "n_classes": [0, 2.0, None],
-    "neighbours": ["add", "", None, 1, []],
-    "records_per_person": [0, 1.5, 10**7, None],
-    "n_honest": [0, -1, 2.5, "3"],
-    "mechanism": ["", "none", None, 3, []],
-}
-KNOWN, SIMULATED, TOP = ONE.to_dict(), SimulatedRelease(ONE, 1).to_dict(), TopTLaplace(1.0, 5, **SHAPE).to_dict()
-OF_MECHANISM = {"field": "mechanism"}
+KNOWN = {"gaussian": ONE, "top-t": TopTLaplace(1.0, 5, **SHAPE), "simulated": SimulatedRelease(ONE, 1)}
 
 
-@pytest.mark.parametrize(
-    ("values", "facts"),
-    [
-        *((KNOWN | {field: bad}, {"field": field}) for field, bads in BAD.items() for bad in bads),
-        (KNOWN | {"more": 1}, {"got": "also more"}),
-        *(
-            ({name: value for name, value in KNOWN.items() if name != missing}, {"got": f"none named {missing}"})
-            for missing in sorted(KNOWN.keys() - {"mechanism"})
-        ),
-        *((values, OF_MECHANISM) for values in (None, 3, "gaussian", [], {1: 2}, {})),
-        (TOP | {"n_released": 0}, {"field": "n_released", "got": 0}),
-        (TOP | {"accounting": "paper", "n_parties": 2}, {"field": "mechanism top-t", "got": "also accounting"}),
-        (SIMULATED | {"seed": -1}, {"field": "seed"}),
-        *((SIMULATED | bad, OF_MECHANISM) for bad in ({"of": None}, {"of": SIMULATED}, {"more": 1})),
-    ],
-    ids=lambda value: str(value)[-60:],
-)
-def test_a_description_is_a_mapping_of_known_values(values, facts):
-    with raises(ConfigError, **facts):
+def described(known, values):
+    return mechanism_from_dict(known.to_dict() | values)
+
+
+def test_policies_and_descriptions_are_refused_as_it_is_on_record():
+    takes = {kind: partial(described, known) for kind, known in KNOWN.items()}
+    takes |= {"policy": lambda values: Policy(**{"max_epsilon": 1.0} | values), "mechanism": mechanism_from_dict}
+    assert_refused_as_on_record(Path(__file__).parent / "refused.txt", takes)
+
+
+@pytest.mark.parametrize("missing", ONE.to_dict())
+def test_nothing_may_be_missing_from_a_description(missing):
+    values = {name: value for name, value in ONE.to_dict().items() if name != missing}
+    with raises(ConfigError, got="None" if missing == "mechanism" else f"none named {missing}"):
         mechanism_from_dict(values)
 
 

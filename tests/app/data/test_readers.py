@@ -12,33 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.own_file import opened, own_share, private_file
+from flwr_flynn.app.data.own_file import own_share
 from flwr_flynn.app.data.source import MOST_ROWS
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.private_rows import meaning
 from flwr_flynn.tables.row_wise import as_kind
 from tests.app.data.files import READERS, node, written
-from tests.app.data.private import private_share, share_of
+from tests.app.data.private import private_share
 from tests.raising import raises
-
-
-@pytest.mark.parametrize(
-    ("cells", "dtype", "values"),
-    [
-        (["1", "2"], np.int64, [1, 2]),
-        (["1", "2.5"], np.float64, [1, 2.5]),
-        (["True", "false"], np.bool_, [1, 0]),
-        ([f"{2**60 + 1}", "+5"], np.int64, [2**60 + 1, 5]),
-        ([f"{2**64 - 1}", f"-{10**30}"], np.float64, [2.0**64, -1e30]),
-    ],
-)
-def test_an_open_party_has_the_narrowest_type_that_holds_a_column(cells, dtype, values, tmp_path):
-    path = written(tmp_path / "mine.csv", "a,label\n" + "".join(f"{text},x\n" for text in cells))
-    X = own_share(node(path)).X
-    assert (X.dtype, X[:, 0].tolist()) == (dtype, values)
-    rows = private_share(node(path)).X
-    assert (rows.dtype, rows[:, 0].tolist()) == (np.float64, [*map(float, values)])
 
 
 def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path):
@@ -46,18 +28,6 @@ def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path
     path = written(tmp_path / "mine.csv", "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)))
     X = load_dataset(str(path)).X
     assert (X.dtype, X.shape, X[-1].tolist()) == (np.int64, (n, 2), [big + n - 1, 1])
-
-
-def test_rows_with_errors_stay_at_a_private_party_and_are_counted_at_an_open_one(tmp_path):
-    rows = "a,b,label\n1,2,x\n1,much,x\n1,NA,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0,2,x\n"
-    path = written(tmp_path / "mine.csv", rows)
-    share = share_of(private_file(path))
-    assert np.isfinite(share.X).all(axis=1).tolist() == [True, False, False, False, False, False, True, False]
-    assert share.y.tolist() == ["x", "x", "x", "x", None, None, "", "x"]
-    file = opened(path)
-    assert (file.n_rows, file.n_broken, file.n_unlabelled) == (6, 2, 1)
-    kinds = [("category", 0), ("number", 2), ("category", 0)]  # the last one has the text beside numbers
-    assert [(each.kind, each.gaps) for each in file.reports] == kinds
 
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
@@ -183,18 +153,14 @@ def test_texts_of_missing_values_are_gaps(gap, ending, kind, known, tmp_path):
     assert np.isnan(private_share(party).X[:, 1]).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "is_open", "is_private"),
-    [
-        *((encoding, True, None) for encoding in ("latin-1", "cp1252")),
-        ("utf-8-sig", True, True),
-        ("utf-16", True, False),
-        *((encoding, False, False) for encoding in ("utf-16-le", "utf-16-be", "utf-32")),
-    ],
-)
-def test_an_encoding_is_detected_or_named(encoding, is_open, is_private, tmp_path):
+ENCODINGS = {"latin-1": (True, None), "cp1252": (True, None), "utf-8-sig": (True, True), "utf-16": (True, False)}
+ENCODINGS |= dict.fromkeys(("utf-16-le", "utf-16-be", "utf-32"), (False, False))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_an_encoding_is_detected_or_named(encoding, tmp_path):
     party = node(written(tmp_path / "mine.csv", "größe,label\n1,x\n2,ü\n".encode(encoding)))
-    for read, is_read in ((own_share, is_open), (private_share, is_private)):
+    for read, is_read in zip((own_share, private_share), ENCODINGS[encoding], strict=True):
         if is_read:
             assert read(party, ("größe",)).y.tolist() == ["x", "ü"]
         elif is_read is not None:
