@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,22 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.noisy_refinement import NoisyRefinementRequest
 from flwr_flynn.federated.protocol import REFUSED, Config, Reply
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import config_of
+from tests.federated.hostile import integers
 from tests.federated.registry import BOUND, CASES, SECURE, SECURE_CASES, SECURE_TOTALS, SOME, TOTALS, Case
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, refusal, replied, statistic_of
+from tests.federated.runs import DUE, GRID, LABELS, NAMES, X, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import mean_of
 from tests.memory import traced
 from tests.raising import raises
@@ -190,6 +193,15 @@ def test_a_request_with_other_arrays_is_refused(name: str) -> None:
         assert "failed" not in refusal(request, party, {}, other)
 
 
+@pytest.mark.parametrize(("name", "change"), [(name, each) for name, case in CASES.items() for each in case.refused])
+def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> None:
+    case = CASES[name]
+    start, entries, spoil = case.refused[change]
+    arrays = None if spoil is None else spoil(case.request.arrays())
+    party = case.party(SOME, on_model=lambda _: pytest.fail("taken"))
+    assert refusal(case.request, party, entries, arrays).startswith(start)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_loaded(name: str) -> None:
     for request in (CASES[name].request, SECURE.get(name)):
@@ -239,6 +251,48 @@ def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
 # ---- replies
 
 
+@cache
+def without_one(name: str) -> Any:
+    """What a server makes of a phase in which a party is lost."""
+    steps = CASES[name].steps()
+    steps.step(DUE, failures={"3": "failed"})
+    return made_of(steps.run)
+
+
+def made_of(run: Run) -> Any:
+    """What a server asks next, and the results so far, but for reasons of parties that are missing."""
+    ask = None if run.due is None else run.ask(run.due.channel, "0123")
+    results = [run.state.results.get(name) for name in ("selection", "evaluation")]
+    return ask and (ask.cids, ask.config, ask.tensors), results, len(run.state.absent(*run.state.results))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [(name, each) for name, case in CASES.items() if case.run for each in case.hostile]
+)
+def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
+    steps = CASES[name].steps()
+    reason, spoil = CASES[name].hostile[change]
+
+    def spoiled(reply: Reply) -> Reply:
+        assert steps.run.asked is not None
+        return spoil(steps.run.asked.request, reply) if reply.cid == "3" else reply
+
+    taken = steps.step(DUE, spoil=spoiled)
+    assert taken is not None
+    assert list(taken.missing) == ["party-3"]
+    assert taken.missing["party-3"].startswith(reason)
+    assert made_of(steps.run) == without_one(name)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.run])
+def test_the_same_integers_written_again_pass(name: str) -> None:
+    """What the hostile replies change is not lost for another reason."""
+    steps = CASES[name].steps()
+    taken = steps.step(DUE, spoil=lambda reply: integers(list)(steps.run.asked.request, reply))  # type: ignore[union-attr]
+    assert taken is not None
+    assert taken.missing == {}
+
+
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.takes_counted])
 def test_only_counted_parties_take_part(name: str) -> None:
     case = CASES[name]
@@ -256,7 +310,11 @@ def read(name: str, arrays: Any, n_examples: Any) -> Any:
 def test_a_reply_of_another_form_is_refused(name: str) -> None:
     reply = replied(CASES[name].request, CASES[name].party(SOME))
     arrays, n = codec.read_tensors(reply.tensors), reply.n_examples
-    assert read(name, arrays, n) is not None
+    statistic = read(name, arrays, n)
+    fields, parts = CASES[name].request.fields(Sizes(n, n)), CASES[name].request.parts(statistic)
+    for index, part in enumerate(parts):
+        with pytest.raises(FlyNNError):
+            read(name, to_arrays(fields, [*parts[:index], part[1:], *parts[index + 1 :]]), n)
     for number in (n + 1, n - 1, -1, float(n), True, str(n), None, 2**63):
         with pytest.raises(FlyNNError):
             read(name, arrays, number)
