@@ -22,6 +22,23 @@ def as_it_is(ask: Ask, cid: str, vector: np.ndarray) -> np.ndarray | None:
     return vector
 
 
+def lost(phase: str, who: str = "3") -> Spoil:
+    """A party is lost in a phase."""
+    return lambda ask, cid, vector: None if (ask.phase.name, cid) == (phase, who) else vector
+
+
+def odd(phase: str, place: int | slice, value: int) -> Spoil:
+    """A party sends other numbers at a place of its vector."""
+
+    def spoil(ask: Ask, cid: str, vector: np.ndarray) -> np.ndarray:
+        vector = vector.copy()
+        if (ask.phase.name, cid) == (phase, "1"):
+            vector[place] = value
+        return vector
+
+    return spoil
+
+
 def mean_of(answers: dict[str, Answer]) -> list[Reply]:
     """The replies that Flower makes of the sum of some vectors."""
     if not answers:
