@@ -60,11 +60,9 @@ def test_a_message_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize("index", range(len(FIELDS)))
 def test_integers_out_of_their_bounds_are_refused(index: int) -> None:
     field = FIELDS[index]
-    for wrong in (field.largest + 1, -1 - field.largest * field.is_signed):
-        if wrong < 0 and field.form != PLAIN and not field.is_signed:
-            continue  # these forms have no negative integers
-        parts = list(PARTS)
-        parts[index] = np.full(field.shape, wrong)
+    has_negatives = field.form == PLAIN or field.is_signed  # the other forms have none
+    for wrong in (field.largest + 1, *([-1 - field.largest * field.is_signed] if has_negatives else [])):
+        parts = [*PARTS[:index], np.full(field.shape, wrong), *PARTS[index + 1 :]]
         with pytest.raises(PayloadError):
             of_arrays(to_arrays(FIELDS, parts), FIELDS)
 

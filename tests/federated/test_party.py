@@ -50,7 +50,7 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.texts import BESIDE
-from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, evaluation_of, points
+from tests.fakes import CLASSES, RUN, SPEC, config_of, counting, counts_of, evaluation_of, points
 from tests.raising import raises
 
 X, Y = points(60)
@@ -69,7 +69,7 @@ def party(folder: Path | None = None, mask: Callable[[RunSpec], None] = no_mask,
 
 
 def ask(who: Party, request: Request[Any]) -> Answer:
-    return who.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+    return who.answer(config_of(request), request.arrays())
 
 
 def evaluation(tries: bool = True) -> EvaluationRequest:
@@ -119,20 +119,17 @@ def test_what_leaves_a_party_is_what_its_options_say(row: str, request_name: str
     answer = ask(who, REQUESTS[request_name])
     assert (REFUSED not in answer.metrics) == (request_name in answered), answer.metrics
     if REFUSED in answer.metrics:
-        assert answer.arrays == []
-        assert answer.n_examples == 0
-        assert answer.metrics.keys() == {REFUSED}
-
-
-def test_the_kinds_of_disclosure_are_those_of_the_table() -> None:
-    kinds = {name: request.discloses for name, request in REQUESTS.items()}
-    assert {kinds[name] for name in ("columns", "exact", "selection", "withdraw exact")} == {EXACT}
-    assert kinds["noisy"] == kinds["withdraw noisy"] == NOISY
-    assert kinds["secure"] == kinds["secure share"] == kinds["withdraw secure"] == SECURE
-    assert (kinds["evaluation"], kinds["model"]) == (RESULTS, NOTHING)
+        assert (answer.arrays, answer.n_examples, answer.metrics.keys()) == ([], 0, {REFUSED})
 
 
 # ---- samples that a request did not declare
+
+
+TAKES: dict[str, Callable[[Any], object]] = {
+    "labelled": lambda who: who.labelled(RUN.codes, 4),
+    "release": lambda who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
+    "tried": lambda who: who.tried(RUN, evaluation().model),
+}
 
 
 @register
@@ -162,12 +159,7 @@ class Greedy(Request[Tables]):
         return 256 if self.declares == SECURE else None
 
     def compute(self, party: Party) -> Answer:
-        if self.wants == "labelled":
-            party.labelled(RUN.codes, 4)
-        elif self.wants == "release":
-            party.release(RunSpec(SPEC, CLASSES, NOISE))
-        else:
-            party.tried(RUN, evaluation().model)
+        TAKES[self.wants](party)
         self.got.append(self.wants)
         return Answer()
 
@@ -176,7 +168,7 @@ class Greedy(Request[Tables]):
 
 @pytest.mark.parametrize("budget", [False, True])
 @pytest.mark.parametrize("declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"])
-@pytest.mark.parametrize("wants", ["labelled", "release", "tried"])
+@pytest.mark.parametrize("wants", TAKES)
 def test_a_request_gets_no_samples_that_it_does_not_declare(
     declares: str, wants: str, budget: bool, tmp_path: Path
 ) -> None:
@@ -192,16 +184,13 @@ def test_a_request_gets_no_samples_that_it_does_not_declare(
     assert (REFUSED in answer.metrics) == (not allowed)
 
 
-def test_between_requests_nothing_is_to_be_had(tmp_path: Path) -> None:
-    for who in (party(), party(tmp_path / "state")):
-        ask(who, CountsRequest(RUN))
-        for take in (
-            lambda who=who: who.labelled(RUN.codes, 4),
-            lambda who=who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
-            lambda who=who: who.tried(RUN, evaluation().model),
-        ):
-            with pytest.raises(PrivacyError):
-                take()
+@pytest.mark.parametrize("budget", [False, True])
+@pytest.mark.parametrize("take", TAKES)
+def test_between_requests_nothing_is_to_be_had(take: str, budget: bool, tmp_path: Path) -> None:
+    who = party(tmp_path / "state" if budget else None)
+    ask(who, CountsRequest(RUN))
+    with pytest.raises(PrivacyError):
+        TAKES[take](who)
 
 
 def test_samples_are_loaded_when_they_may_leave_and_not_before(tmp_path: Path) -> None:
@@ -311,25 +300,23 @@ def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: 
     assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
-def test_an_unexpected_error_shows_its_kind_only(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(f"cannot read {SECRET}"), "failed with OSError"),
+        (ConfigError("label", "a column of the file", "y"), "label: expected a column of the file, got y"),
+    ],
+)
+def test_an_error_shows_its_kind_or_our_own_text_alone(
+    error: Exception, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def load(_: tuple[str, ...]) -> Samples:
-        raise OSError(f"cannot read {SECRET}")
-
-    with caplog.at_level(logging.ERROR, logger="flwr"):
-        assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: "failed with OSError"}
-    assert str(SECRET) in caplog.text  # in the party's own log it is told in full
-
-
-def test_a_note_of_an_error_stays_in_the_party_s_log(caplog: pytest.LogCaptureFixture) -> None:
-    def load(_: tuple[str, ...]) -> Samples:
-        error = ConfigError("label", "a column of the file", "y")
         error.add_note(f"in the folder {SECRET}")
         raise error
 
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        answer = ask(Party(load), CountsRequest(RUN))
-    assert answer.metrics == {REFUSED: "label: expected a column of the file, got y"}
-    assert "123456" in caplog.text
+        assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: reason}
+    assert str(SECRET) in caplog.text  # in the party's own log it is told in full
 
 
 def test_the_memory_limit_is_the_party_s_own_and_asked_before_a_row_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,34 +348,23 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCap
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
 
-def test_a_model_that_cannot_be_tried_is_kept_all_the_same() -> None:
-    received: list[FlyNNClassifier] = []
-    who = Party(lambda _: Samples(X, Y, X[:, :3], Y), PartyOptions(on_model=received.append))
-    answer = ask(who, REQUESTS["evaluation"])
-    assert answer.metrics.keys() == {REFUSED}
-    assert str(answer.metrics[REFUSED]).startswith("X_test, y_test: ")
-    assert len(received) == 1
+BAD: dict[str, list[Any]] = {
+    "memory_limit": [0, "4 GiB", True],
+    "min_examples": [0],
+    "name": [5],
+    "n_jobs": [0],
+    "budget": [1.0],
+    "evaluates": [1],
+    "secure": ["yes"],
+    "leaves": [None],
+    "response_seconds": [-1],
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"memory_limit": 0}, "memory_limit"),
-        ({"memory_limit": "4 GiB"}, "memory_limit"),
-        ({"memory_limit": True}, "memory_limit"),
-        ({"min_examples": 0}, "min_examples"),
-        ({"name": 5}, "name"),
-        ({"n_jobs": 0}, "n_jobs"),
-        ({"budget": 1.0}, "budget"),
-        ({"evaluates": 1}, "evaluates"),
-        ({"secure": "yes"}, "secure"),
-        ({"leaves": None}, "leaves"),
-        ({"response_seconds": -1}, "response_seconds"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], field: str) -> None:
-    with raises(ConfigError, field=field):
-        PartyOptions(**options)
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_bad_options_are_refused(name: str, value: Any) -> None:
+    with raises(ConfigError, field=name):
+        PartyOptions(**{name: value})
 
 
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import assume, example, given
@@ -57,24 +58,21 @@ def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd: Any, place:
     assert count(mixed, labels) == (counts_of(X, y), 1)
 
 
-@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
-def test_many_that_do_not_fit_are_left_out(convert: Any) -> None:
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array, lambda X: pd.DataFrame(X).astype(object)])
+@pytest.mark.parametrize("n_rows", [2**14, 7])
+def test_many_that_do_not_fit_are_left_out(convert: Any, n_rows: int) -> None:
     X, y = points(60)
     spoiled = X.copy()
-    spoiled[::3, 1] = np.nan
-    spoiled[1::3, 2] = 1e300
-    expected = counts_of(X[2::3], y[2::3])
-    assert count(convert(spoiled), y) == (expected, 40)
-    assert count(convert(spoiled), y, 7) == (expected, 40)
+    spoiled[::3, 1], spoiled[1::3, 2] = np.nan, 1e300
+    assert count(convert(spoiled), y, n_rows) == (counts_of(X[2::3], y[2::3]), 40)
 
 
 def test_a_data_frame_is_taken_row_by_row() -> None:
-    pandas = pytest.importorskip("pandas")
     X, y = points(20)
-    frame = pandas.DataFrame(X).astype(object)
-    frame.iloc[3, 1], frame.iloc[4, 2] = "none", pandas.NA
+    frame = pd.DataFrame(X).astype(object)
+    frame.iloc[3, 1], frame.iloc[4, 2] = "none", pd.NA
     keep = ~np.isin(np.arange(20), [3, 4])
-    assert count(frame, pandas.Series(y)) == (counts_of(X[keep], y[keep]), 2)
+    assert count(frame, pd.Series(y)) == (counts_of(X[keep], y[keep]), 2)
 
 
 def test_a_fraction_among_integers_changes_none_of_them() -> None:
@@ -89,13 +87,24 @@ def test_a_fraction_among_integers_changes_none_of_them() -> None:
         assert count(small.astype(dtype), y) == count(small, y)
 
 
+ONE_FEATURE = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
+
+
+def counted(classes: Any, labels: Any) -> Any:
+    """Counts of equal samples with some labels."""
+    return count_rows(ONE_FEATURE, classes, np.ones((len(labels), 1)), labels)[0].array
+
+
+def summed(classes: Any, labels: Any) -> Any:
+    """The sum of the counts of each label alone."""
+    return sum((counted(classes, [label]) for label in labels), start=counted(classes, []))
+
+
 @pytest.mark.parametrize(
     ("classes", "labels"), [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
 )
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
-    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-    counts, dropped = count_rows(hasher, classes, np.ones((4, 1)), labels)
-    assert (counts.n_per_class.tolist(), dropped) == ([1, 3], 0)
+    assert counted(classes, labels).sum(axis=1).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -157,32 +166,22 @@ def array(values: list[Any]) -> Any:
 @example((3, 1), [3, 1], 1j)
 @example((2**62, 2**53 + 1), [2**62, 2**53 + 1], 0.5)
 def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], odd: Any) -> None:
-    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-
-    def counted(y: Any) -> Any:
-        return count_rows(hasher, classes, np.ones((len(y), 1)), y)[0].array
-
-    expected = sum((counted([label]) for label in [*labels, odd]), start=counted([]))
-    np.testing.assert_array_equal(counted([*labels, odd]), expected)
-    np.testing.assert_array_equal(counted(array([*labels, odd])), expected)
-    np.testing.assert_array_equal(counted(array([*labels, odd])) - counted([odd]), counted(array(labels)))
+    everything = array([*labels, odd])
+    np.testing.assert_array_equal(counted(classes, [*labels, odd]), summed(classes, [*labels, odd]))
+    np.testing.assert_array_equal(counted(classes, everything), summed(classes, [*labels, odd]))
+    rest = counted(classes, everything) - counted(classes, [odd])
+    np.testing.assert_array_equal(rest, counted(classes, array(labels)))
 
 
 @given(st.sampled_from(CLASS_LISTS), st.lists(st.sampled_from(PLAIN), max_size=5))
 def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: list[Any]) -> None:
-    pandas = pytest.importorskip("pandas")
-    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-
-    def counted(y: Any) -> Any:
-        return count_rows(hasher, classes, np.ones((len(y), 1)), y)[0].array
-
     try:
-        series = pandas.Series(labels)
+        series = pd.Series(labels)
     except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
         assume(False)
     # A column of nothing but durations is one of durations, also with a missing one; of anything else it is not.
     assume(series.dtype.kind != "m")
-    np.testing.assert_array_equal(counted(series), sum((counted([each]) for each in labels), start=counted([])))
+    np.testing.assert_array_equal(counted(classes, series), summed(classes, labels))
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLAIN), st.sampled_from(PLAIN)), min_size=1, max_size=5))
@@ -205,8 +204,8 @@ def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> N
         single[0, 0], single[0, 1] = row
         return counted(single)
 
-    everything = array([list(row) for row in rows])
-    np.testing.assert_array_equal(counted(everything), sum((alone(row) for row in rows[1:]), start=alone(rows[0])))
+    total = sum((alone(row) for row in rows[1:]), start=alone(rows[0]))
+    np.testing.assert_array_equal(counted(array([list(row) for row in rows])), total)
 
 
 @pytest.mark.parametrize("kind", ["c16", "c8"])
@@ -233,25 +232,19 @@ def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
     check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
 
 
+VALUES = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, width=64),
+    st.integers(-(2**62), 2**62).map(float),
+    st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308]),
+)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, {"signed": True}, {"scale": (2.0, 1e-3, 1.0, 1e30)}, {"center": (1.0, -1e37, 0.0, 5.0)}, {"n_waves": 4}],
     ids=str,
 )
-@given(
-    st.lists(
-        st.lists(
-            st.one_of(
-                st.floats(allow_nan=False, allow_infinity=False, width=64),
-                st.integers(-(2**62), 2**62).map(float),
-                st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308]),
-            ),
-            min_size=4,
-            max_size=4,
-        ),
-        max_size=6,
-    )
-)
+@given(st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6))
 def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
     changes: dict[str, Any], rows: list[list[float]]
 ) -> None:
@@ -264,27 +257,17 @@ def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
     together = hasher.active(kept)  # raises nothing
     for row, active in zip(kept, together, strict=True):
         assert (hasher.active(row[None])[0] == active).all()
-    if not changes.get("n_waves"):
-        for row, fit in zip(X, fits, strict=True):
-            if not fit:
-                with pytest.raises(DataError):
-                    hasher.active(row[None])
+    for row in X[~fits] if not changes.get("n_waves") else ():
+        with pytest.raises(DataError):
+            hasher.active(row[None])
 
 
 # ---- class lists and labels of parties that send exact figures
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["cedar", "ash", "ash"],
-        np.array(["cedar", "ash", "ash"]),
-        np.array(["cedar", "ash", "ash"], dtype=object),
-        [np.str_("cedar"), "ash", "ash"],
-    ],
-)
-def test_strings_are_coded(labels: object) -> None:
-    assert codes_of(CLASSES, labels).tolist() == [2, 0, 0]
+@pytest.mark.parametrize("convert", [list, np.array, lambda y: np.array(y, object), lambda y: [np.str_(y[0]), *y[1:]]])
+def test_strings_are_coded(convert: Any) -> None:
+    assert codes_of(CLASSES, convert(["cedar", "ash", "ash"])).tolist() == [2, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "object", ">i4", "U2"])
@@ -298,12 +281,9 @@ def test_a_text_in_a_file_and_an_integer_in_the_class_list_are_one_label() -> No
     assert codes_of(("0", "1"), [1, 0]).tolist() == [1, 0]
     assert codes_of((0, 1), ["1", "0.0"]).tolist() == [1, 0]
     assert codebook(("01", "1"))[1] == 1
+    assert codes_of(CLASSES, []).shape == (0,)
     with pytest.raises(DataError):
         codes_of((1,), ["01"])
-
-
-def test_no_labels_have_no_codes() -> None:
-    assert codes_of(CLASSES, []).shape == (0,)
 
 
 @pytest.mark.parametrize(
