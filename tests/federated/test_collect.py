@@ -54,23 +54,18 @@ def reply_with(cid: str, array: np.ndarray, n: int, **metrics: Any) -> Reply:
     return Reply(cid, codec.write_tensors([fingerprint, pack(array)]), n, metrics)
 
 
-@given(
-    owners=st.lists(st.integers(0, 5), min_size=0, max_size=30),
-    order=st.permutations(range(6)),
-    first_round=st.integers(0, 6),
-)
-def test_every_partition_in_every_order_adds_up_to_the_pooled_counts(
-    owners: list[int], order: list[int], first_round: int
-) -> None:
+@given(st.lists(st.integers(0, 5), max_size=30), st.permutations(range(6)), st.integers(0, 6))
+def test_batches_of_any_partition_in_any_order_add_up(owners: list[int], order: list[int], n_first: int) -> None:
     X, y = points(len(owners))
     replies = []
     for party in order:
         mine = np.array(owners, int) == party
-        tensors = codec.write_tensors(codec.encode(counts_of(X[mine], y[mine])))
-        replies.append(Reply(str(party), tensors, int(mine.sum()), {}))
+        replies.append(
+            Reply(str(party), codec.write_tensors(codec.encode(counts_of(X[mine], y[mine]))), int(mine.sum()), {})
+        )
     server = Counting()
-    server.take(*replies[:first_round])
-    server.take(*replies[first_round:])
+    server.take(*replies[:n_first])
+    server.take(*replies[n_first:])
     assert server.counts == counts_of(X, y)
     assert len(server.roster) == 6
 
@@ -113,15 +108,8 @@ def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
     assert list(server.take(giant, good_reply("2", n=5)).refused) == ["1"]
 
 
-def test_more_samples_than_a_party_can_have_are_refused() -> None:
-    batch = Counting(max_examples=5).take(good_reply("1", n=6), good_reply("2", n=5), good_reply("3", n=5))
-    assert batch.refused == {"1": "refused: counts: expected at most 5 examples, got 6"}
-
-
 @given(
-    winners=st.lists(st.tuples(st.integers(0, 2), st.permutations(range(24))), max_size=12),
-    alike=st.booleans(),
-    more=st.integers(-2, 2),
+    st.lists(st.tuples(st.integers(0, 2), st.permutations(range(24))), max_size=12), st.booleans(), st.integers(-2, 2)
 )
 def test_a_party_has_the_influence_of_the_samples_it_claims_and_no_more(
     winners: list[tuple[int, list[int]]], alike: bool, more: int
@@ -160,19 +148,19 @@ def test_whatever_a_reply_raises_is_its_sender_s_refusal(where: str, monkeypatch
     assert reason == "refused: unreadable (OverflowError)"
 
 
-def test_a_refusal_tells_its_reason_and_none_is_needed() -> None:
-    server = Counting()
-    batch = server.take(
-        replace(good_reply("1"), metrics={REFUSED: "y: 2 of 3\nlabels"}),
-        replace(good_reply("2"), metrics={REFUSED: 7}),
-        replace(good_reply("3"), fault="array 1: no"),
-    )
-    assert batch.refused == {
-        "1": "declined: y: 2 of 3 labels",
-        "2": "declined: no reason given",
-        "3": "refused: array 1: no",
-    }
-    assert server.counts.n_examples == 0
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"metrics": {REFUSED: "y: 2 of 3\nlabels"}}, "declined: y: 2 of 3 labels"),
+        ({"metrics": {REFUSED: 7}}, "declined: no reason given"),
+        ({"fault": "array 1: no"}, "refused: array 1: no"),
+        ({"n_examples": 6}, "refused: counts: expected at most 5 examples, got 6"),
+    ],
+)
+def test_a_refusal_tells_its_reason_and_none_is_needed(changes: dict[str, Any], reason: str) -> None:
+    server = Counting(max_examples=5)
+    assert server.take(replace(good_reply("1"), **changes), good_reply("2")).refused == {"1": reason}
+    assert server.counts == counts_of(*points(5))
 
 
 def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:

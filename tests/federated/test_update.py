@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn.federated import codec
-from flwr_flynn.federated.algorithm import party_of, reply_of
+from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, Samples
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.counts import ClassCounts
-from tests.federated.runs import GRID, LABELS, X, Y, options_for
+from tests.federated.runs import GRID, LABELS, Exchange, X, Y, options_for
 
 Rows = dict[str, np.ndarray]  # of each party, by its name
 
@@ -31,27 +29,17 @@ def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
 def go(purpose: str, parties: list[Party], saved: Federation | None = None, stops: bool = False, **more: Any) -> Run:
     """A run with these parties, whose node ids are their names, but for namesakes; it may stop after the counting."""
     given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
-    run = Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more)))
     nodes = {str(each.options.name): each for each in parties}
     nodes |= {f"{each.options.name} again": each for each in parties if nodes[str(each.options.name)] is not each}
-    for _ in range(run.num_rounds):
-        for channel in (TRAIN, EVALUATE):
-            if (ask := run.ask(channel, list(nodes))) is not None:
-                arrays = codec.read_tensors(ask.tensors)
-                answers = {cid: nodes[cid].answer(ask.config, arrays, channel) for cid in ask.cids}
-                run.complete([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
-                if stops:
-                    return run
-    return run
-
-
-def pooled(saved: Federation, rows: Rows) -> list[ClassCounts]:
-    all_ = np.concatenate(list(rows.values()))
-    return [ClassCounts.from_data(hasher, X[all_], Y[all_], 3) for hasher in saved.run_spec.hashers]
+    steps = Exchange(Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))), nodes)
+    steps.step(TRAIN)
+    return steps.run if stops else steps.rounds()
 
 
 def is_pooled(saved: Federation, rows: Rows) -> bool:
-    return list(saved.totals.parts) == pooled(saved, rows)
+    places = np.concatenate(list(rows.values()))
+    counts = [ClassCounts.from_data(hasher, X[places], Y[places], 3) for hasher in saved.run_spec.hashers]
+    return list(saved.totals.parts) == counts
 
 
 ROWS: Rows = {f"party-{i}": np.arange(i, 150, 3) for i in range(3)}
@@ -99,10 +87,10 @@ def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str,
     assert (after.totals, after.members) == (saved.totals, saved.members)
 
 
-@pytest.mark.parametrize(
-    ("new", "covered"),
-    [(ROWS["party-1"][4:], 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[ROWS["party-1"][4:], 147], 1)],
-)
+SOME = ROWS["party-1"][4:]
+
+
+@pytest.mark.parametrize(("new", "covered"), [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)])
 def test_a_party_is_warned_of_changes_of_few_samples_in_a_class(
     saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
 ) -> None:
