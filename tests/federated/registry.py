@@ -66,11 +66,6 @@ class Case:
         return isinstance(self.request, EvaluationRequest)
 
     @property
-    def is_withdrawal(self) -> bool:
-        """True if only parties that leave answer."""
-        return self.request.is_withdrawal
-
-    @property
     def takes_counted(self) -> bool:
         """True if only parties whose counts are in the sum answer."""
         return isinstance(self.request, RunRequest) and not isinstance(self.request, CountsRequest | EvaluationRequest)
@@ -80,7 +75,13 @@ class Case:
         nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
-        options = {"min_examples": 1, "gram": True, "class_prior": False, "leaves": self.is_withdrawal, **options}
+        options = {
+            "min_examples": 1,
+            "gram": True,
+            "class_prior": False,
+            "leaves": self.request.is_withdrawal,
+            **options,
+        }
         return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
 
     def member(self, places: Any) -> Member:
@@ -90,12 +91,7 @@ class Case:
     def of(self, places: Any) -> Any:
         """The statistic of some samples, over the wire and back."""
         found = statistic_of(self.request, self.party(places), self.member(places))
-        return self.zero if found is None else found
-
-    @property
-    def zero(self) -> Any:
-        """The statistic of no samples."""
-        return self.request.zero
+        return self.request.zero if found is None else found
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""

@@ -81,7 +81,6 @@ LARGEST = "entries of at most 384307168202282325"
 OF_CLASS = "counts of at most the samples of the class, 2 in row 0"
 HOSTILE = {
     "nothing": ([], "message", ARRAYS, "0 arrays"),
-    "fingerprint only": (good()[:1], "message", ARRAYS, "1 arrays"),
     "two blocks": (good() + good(), "message", ARRAYS, "4 arrays"),
     "no list": (None, "message", ARRAYS, "NoneType"),
     "a text": ("ab", "fingerprint", "an array", "str"),
@@ -90,7 +89,6 @@ HOSTILE = {
     "giant": (damaged(1, lambda a: np.broadcast_to(np.uint8(0), (2**31, 2**31))), "counts", "1 dimension", "2"),
     "empty": (damaged(1, lambda a: a[:0]), "counts", "packed counts of version 1", "no bytes"),
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "counts", "shape (3, 24)", "(4, 24)"),
-    "a class short": (repacked(lambda a: a[:-1]), "counts", "shape (3, 24)", "(2, 24)"),
     "row sum": (repacked(one_more), "counts", "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
     "above its class": (
         repacked(balanced_row),
@@ -99,7 +97,6 @@ HOSTILE = {
         "4",
     ),
     "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "counts", LARGEST, "a larger entry"),
-    "overflowing sum": (repacked(lambda a: np.full((L, M), 2**62, "<i8")), "counts", LARGEST, "a larger entry"),
 }
 
 
@@ -158,19 +155,14 @@ HOSTILE_TENSORS = {
     "magic only": b"\x93NUMPY",
     "no header": b"\x93NUMPY\x01\x00\x76\x00",
     "header longer than all": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100),
-    "truncated": npy(np.arange(10))[:-1],
     "surplus": npy(np.arange(10)) + b"\0",
     "pickle": npy(np.array([{}], object), allow_pickle=True),
     "big-endian": npy(np.arange(3, dtype=">i4")),
-    "records": npy(np.zeros(3, [("a", "u1")])),
     "texts": npy(np.array(["a"])),
     "giant": shaped("9999999999, 9999999999"),
-    "giant and zero": shaped("99999999999, 0"),
-    "zero-size, u1": shaped("9999999999, 0, 9999999999", "|u1"),
     "zero-size, f8": shaped("9999999999, 9999999999, 9999999999, 0"),
     "negative": shaped("-1, -1", body=bytes(8)),
     "two numbers in one": shaped("1 2,", "|u1", bytes(12)),
-    "code": shaped("exit(),", body=bytes(8)),
     "deep": with_header("(" * 900),
     "long": shaped("1,", body=bytes(8), more=" " * 2000),
     "no bytes": "text",

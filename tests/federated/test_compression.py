@@ -168,9 +168,7 @@ SIGNED_WHOLE = pack_signed(RANDOM.integers(-9, 10, (3, 200))).tobytes()
 @pytest.mark.parametrize("whole", WHOLE)
 @given(CHANGES, st.sampled_from([0, 0, 0, 10, 19, 50]), st.booleans())
 @settings(max_examples=300)
-def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(
-    whole: bytes, changes: Any, length: int, is_sealed: bool
-) -> None:
+def test_changed_bytes_are_counts_or_refused(whole: bytes, changes: Any, length: int, is_sealed: bool) -> None:
     read_or_refused(changed(whole, changes, length, is_sealed))
 
 

@@ -54,11 +54,11 @@ def test_every_registered_request_has_a_case() -> None:
 @example(owners=list(range(12)), order=list(range(12))[::-1])
 @example(owners=[0] * 12, order=list(range(12)))
 @settings(max_examples=10, deadline=None)
-def test_the_sum_of_every_partition_in_every_order_is_the_pooled_statistic(
+def test_sums_of_all_partitions_in_any_order_are_the_pooled_ones(
     name: str, owners: list[int], order: list[int]
 ) -> None:
     case = CASES[name]
-    total = case.zero
+    total = case.request.zero
     for party in order:  # numbers that own nothing are parties without samples
         total = total + case.of(SOME[np.array(owners) == party])
     assert case.shown(total) == case.shown(POOLED[name])
@@ -70,7 +70,7 @@ def test_the_sum_of_every_partition_in_every_order_is_the_pooled_statistic(
 def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> None:
     case, leaves = CASES[name], np.isin(np.arange(12), list(gone))
     assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
-    assert POOLED[name] - POOLED[name] == case.zero
+    assert POOLED[name] - POOLED[name] == case.request.zero
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -128,7 +128,7 @@ def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> No
 def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
     for kind in ("columns", "counts"):
         with pytest.raises((CountsError, DataError)):
-            _ = CASES[kind].zero - POOLED[kind]
+            _ = CASES[kind].request.zero - POOLED[kind]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
@@ -206,7 +206,7 @@ def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> No
 def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_loaded(name: str) -> None:
     for request in (CASES[name].request, SECURE.get(name)):
         if request is not None:
-            options = PartyOptions(memory_limit=100, leaves=CASES[name].is_withdrawal)
+            options = PartyOptions(memory_limit=100, leaves=CASES[name].request.is_withdrawal)
             party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
             answer = party.answer(config_of(request), request.arrays())
             assert str(answer.metrics[REFUSED]).startswith("memory: ")
@@ -226,13 +226,11 @@ def test_labels_that_nobody_knows_are_refused_without_a_word_of_them(name: str) 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
 @pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
-def test_parties_that_give_no_exact_figures_refuse_before_samples_are_loaded(
-    kind: str, name: str, tmp_path: Path
-) -> None:
+def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(kind: str, name: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "budget": {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
         "secure": {"secure": True, "evaluates": True},
-        "leaves": {"leaves": not CASES[name].is_withdrawal},
+        "leaves": {"leaves": not CASES[name].request.is_withdrawal},
     }[kind]
     request = CASES[name].request
     party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))

@@ -91,7 +91,7 @@ SOME = ROWS["party-1"][4:]
 
 
 @pytest.mark.parametrize(("new", "covered"), [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)])
-def test_a_party_is_warned_of_changes_of_few_samples_in_a_class(
+def test_changes_of_few_samples_warn(
     saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = go("update", [party("party-1", new, ROWS["party-1"], min_examples=3)], saved)
@@ -116,9 +116,7 @@ def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) 
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_sequence_of_joins_updates_withdrawals_and_resumed_runs_has_the_pooled_counts(
-    n_steps: int, tmp_path: Path
-) -> None:
+def test_any_sequence_of_purposes_has_the_pooled_counts(n_steps: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")

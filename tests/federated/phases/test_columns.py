@@ -165,9 +165,7 @@ def test_a_party_has_no_more_samples_than_it_may(n: int, missing: list[str]) -> 
 @pytest.mark.parametrize(
     ("n_features", "n", "gaps"), [(2**20, 1, np.full(2**20, 2**43)), (1, 2**53, [5])], ids=["wrap around", "no room"]
 )
-def test_gaps_that_wrap_around_and_histograms_without_room_for_the_others_are_refused(
-    n_features: int, n: int, gaps: Any
-) -> None:
+def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(n_features: int, n: int, gaps: Any) -> None:
     request = ColumnsRequest(n_features, NAMES)
     assert request.capacity // 1024 < 2**53
     arrays = [np.array([n, 0, 0]), pack_numbers(np.array(gaps)), pack_numbers(np.full(len(gaps), n - 1))]

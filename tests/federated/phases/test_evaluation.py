@@ -29,7 +29,7 @@ from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import config_of, evaluation_of
+from tests.fakes import evaluation_of
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -255,20 +255,6 @@ def test_without_class_prior_there_is_nothing_about_them() -> None:
     assert alone.state.results["evaluation"].figures == {**figures, "class_prior": None}
 
 
-@pytest.mark.parametrize("spec", [GRID[0], GRID])
-def test_what_is_shared_is_the_same_bytes_at_server_and_parties(spec: Any, tmp_path: Path) -> None:
-    received: list[FlyNNClassifier] = []
-    run = in_process(options_for(spec), shares("dirichlet"), on_model=received.append)
-    run.model.save(tmp_path / "server.npz")
-    for model in received:
-        model.save(tmp_path / "party.npz")
-        with np.load(tmp_path / "server.npz") as server, np.load(tmp_path / "party.npz") as mine:
-            assert set(mine) == set(server) > {"prior"}
-            for name in set(server) - {"digest", "prior"}:
-                assert (mine[name].dtype, mine[name].tobytes()) == (server[name].dtype, server[name].tobytes())
-    assert any(not np.array_equal(model.model_.prior, run.model.model_.prior) for model in received)
-
-
 def skewed() -> tuple[Any, Any]:
     """Samples of a party that has hardly any but two classes, which resemble each other."""
     rows = np.concatenate([np.arange(50, 98), np.arange(100, 103)])
@@ -289,60 +275,54 @@ def test_a_party_without_a_prior_keeps_the_shared_model(own: Any, options: dict[
     np.testing.assert_array_equal(matrices[1], 0 if options else matrices[0])
 
 
+NOISY, SECURE = (
+    replace(REQUEST, run=RunSpec(GRID[0], NAMES, **mode)) for mode in ({"mechanism": NOISE}, {"bound": 256})
+)
+NOISY = replace(evaluation_of(NOISY.run, (NOISE.release(COUNTS),), (ScoringRule("balanced", 0.8, 0.5),)), n_releases=1)
+
+
 @pytest.mark.parametrize("tries", [True, False])
-def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
-    noisy = evaluation_of(
-        RunSpec(GRID[0], NAMES, NOISE), (NOISE.release(COUNTS),), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), 1, tries
-    )
-    secure = evaluation_of(
-        RunSpec(GRID[0], NAMES, bound=256), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
-    )
-    plain = replace(REQUEST, tries=tries)
-    budget = Budget(tmp_path / "state", Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))
-    for request, options, has_prior in (
-        (noisy, {}, False),
-        (noisy, {"budget": budget, "evaluates": True}, False),
-        (plain, {"budget": budget, "evaluates": True}, False),
-        (plain, {"secure": True, "evaluates": True}, True),  # stays at home
-        (secure, {"secure": True, "evaluates": True}, True),
-        (secure, {}, True),
-    ):
-        received: list[FlyNNClassifier] = []
-        reply = replied(request, party_of(*skewed(), X, LABELS, on_model=received.append, **options))
-        assert REFUSED not in reply.metrics
-        assert len(reply.tensors) == 4 * tries
-        assert reply.metrics.keys() == ({"accuracy"} if tries else set())
-        assert (received[0].model_.sha256() != request.model.sha256()) == has_prior
-        if tries:
-            matrix, own = matrices_of(reply)
-            assert not own.any()
-            expected = confusion_matrix(LABELS, received[0].with_prior().predict(X), labels=NAMES)
-            np.testing.assert_array_equal(matrix, expected)
+@pytest.mark.parametrize(
+    ("request_", "options", "has_prior"),
+    [
+        (NOISY, {}, False),
+        (NOISY, {"budget": True}, False),
+        (REQUEST, {"budget": True}, False),
+        (REQUEST, {"secure": True}, True),  # stays at home
+        (SECURE, {"secure": True}, True),
+        (SECURE, {}, True),
+    ],
+    ids=["noisy", "noisy, budget", "budget", "secure party", "secure", "secure run"],
+)
+def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(
+    request_: Any, options: dict[str, Any], has_prior: bool, tries: bool, tmp_path: Path
+) -> None:
+    if "budget" in options:
+        options = {"budget": Budget(tmp_path, Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))}
+    received: list[FlyNNClassifier] = []
+    party = party_of(*skewed(), X, LABELS, on_model=received.append, evaluates=True, **options)
+    reply = replied(replace(request_, tries=tries), party)
+    assert (REFUSED in reply.metrics, len(reply.tensors)) == (False, 4 * tries)
+    assert reply.metrics.keys() == ({"accuracy"} if tries else set())
+    assert (received[0].model_.sha256() != request_.model.sha256()) == has_prior
+    if tries:
+        matrix, own = matrices_of(reply)
+        assert not own.any()
+        shared = received[0].with_prior().predict(X)
+        np.testing.assert_array_equal(matrix, confusion_matrix(LABELS, shared, labels=NAMES))
 
 
-@pytest.mark.parametrize("mode", [{"mechanism": NOISE}, {"bound": 256}], ids=["noise", "secure"])
-def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(mode: dict[str, Any]) -> None:
-    request = replace(REQUEST, run=RunSpec(GRID[0], NAMES, **mode))
+@pytest.mark.parametrize("request_", [NOISY, SECURE], ids=["noise", "secure"])
+def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(request_: Any) -> None:
     reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
     with pytest.raises(PayloadError):
-        request.read(codec.read_tensors(reply.tensors), reply, None)
+        request_.read(codec.read_tensors(reply.tensors), reply, None)
 
 
 def test_results_of_a_secure_sum_do_not_leave_in_clear() -> None:
     clear = SecureEvaluationRequest(RUN, REQUEST.model)
     party = party_of(X, LABELS, X, LABELS, secure=True)
     assert refusal(clear, party, {}).startswith("bound: expected the bound of a secure sum")
-
-
-def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation() -> None:
-    seen = []
-    for rows in (slice(0, 150), slice(0, 60), slice(50, 110)):  # of other class frequencies
-        party = party_of(X[rows], LABELS[rows], X, LABELS, secure=True, evaluates=True)
-        answer = party.answer(config_of(REQUEST), REQUEST.arrays())
-        assert REFUSED not in answer.metrics
-        seen.append([matrix.tolist() for matrix in answer.arrays])
-    assert seen[0] == seen[1] == seen[2]
-    assert not unpack(np.array(seen[0][1], np.uint8), (3, 3), 150).any()  # the second matrix
 
 
 # ---- histograms of scores
@@ -369,20 +349,12 @@ def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
     assert not hidden[1].any()
 
 
-def test_figures_do_not_depend_on_the_split() -> None:
-    def figures(parts: Any) -> Any:
-        return in_process(options_for(GRID[0], decay=0.5), parts).state.results["evaluation"].figures
-
-    parts = shares("pathological")
-    found, pooled = (
-        figures(parts),
-        figures([{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}]),
-    )
-    split, whole = found["figures"], pooled["figures"]
-    assert split | {"parties": []} == whole | {"parties": []}
-    assert [each["label"] for each in split["classes"]] == list(NAMES)
-    assert split["overall"]["accuracy"][0] == found["accuracy"]
-    assert {each["name"] for each in split["parties"]} <= {f"party-{i}" for i in range(4)}
+def test_figures_are_by_class_and_by_party() -> None:
+    run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
+    found = run.state.results["evaluation"].figures
+    assert [each["label"] for each in found["figures"]["classes"]] == list(NAMES)
+    assert found["figures"]["overall"]["accuracy"][0] == found["accuracy"]
+    assert {each["name"] for each in found["figures"]["parties"]} <= {f"party-{i}" for i in range(4)}
 
 
 SEX = Schema([Column("sex", "category", ["f", "m"]), *(Column(name, "number", gaps=False) for name in "abcd")])
