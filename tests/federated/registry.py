@@ -75,13 +75,8 @@ class Case:
         nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
-        options = {
-            "min_examples": 1,
-            "gram": True,
-            "class_prior": False,
-            "leaves": self.request.is_withdrawal,
-            **options,
-        }
+        options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
+        options.setdefault("leaves", self.request.is_withdrawal)
         return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
 
     def member(self, places: Any) -> Member:

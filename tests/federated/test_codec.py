@@ -90,12 +90,7 @@ HOSTILE = {
     "empty": (damaged(1, lambda a: a[:0]), "counts", "packed counts of version 1", "no bytes"),
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "counts", "shape (3, 24)", "(4, 24)"),
     "row sum": (repacked(one_more), "counts", "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
-    "above its class": (
-        repacked(balanced_row),
-        "counts",
-        "counts of at most the samples of the class, 2 in row 0",
-        "4",
-    ),
+    "above its class": (repacked(balanced_row), "counts", OF_CLASS, "4"),
     "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "counts", LARGEST, "a larger entry"),
 }
 

@@ -43,7 +43,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import no_mask
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import CountsOfSpecs, Tables, memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -273,17 +273,6 @@ def test_what_an_error_shows(error: Exception, reason: str, caplog: pytest.LogCa
     assert str(SECRET) in caplog.text  # in the party's own log it is told in full
 
 
-def test_the_memory_limit_is_the_party_s_own_and_asked_before_a_row_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = memory_needed(SPEC, 3) + 32 * 3 * 3 + 64 * 40 * 4  # and 64 rows of 4 numbers
-    assert ask(party(memory_limit=needed), CountsRequest(RUN)).n_examples == 60
-    config = counting()
-    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
-    for name in ("exact", "selection", "evaluation"):
-        entries = {**config, **REQUESTS[name].to_config(), PHASE: REQUESTS[name].phase}
-        reason = party(memory_limit=needed - 1).answer(entries).metrics[REFUSED]
-        assert str(reason).startswith("memory: ")
-
-
 # ---- the model
 
 
@@ -371,9 +360,7 @@ MISFITS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", MISFITS)
 @pytest.mark.parametrize("is_private", [False, True])
-def test_columns_of_another_run_are_refused_before_anything_is_spent(
-    name: str, is_private: bool, tmp_path: Path
-) -> None:
+def test_other_columns_are_refused_before_anything_is_spent(name: str, is_private: bool, tmp_path: Path) -> None:
     features, samples = MISFITS[name]
     answer = answered(replace(UV, feature_names=features), samples, tmp_path / "state" if is_private else None)
     assert REFUSED in answer.metrics
@@ -403,8 +390,3 @@ def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -
     for source in (GivenRows(Samples(X[:, :2], Y)), lambda _: GivenRows(Samples(X[:, :2], Y))):
         assert str(answered(UV, source).metrics[REFUSED]).startswith("load: ")
         assert REFUSED not in answered(UV, source, tmp_path / str(id(source))).metrics
-
-
-def test_a_secure_sum_without_noise_is_refused_by_a_private_party_with_the_reason(tmp_path: Path) -> None:
-    reason = ask(party(tmp_path, mask=lambda *_: None), REQUESTS["secure"]).metrics[REFUSED]
-    assert "failed" not in str(reason)

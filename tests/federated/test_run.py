@@ -245,14 +245,6 @@ def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
     assert run.counts == federation.counts + counts_of(*points(4, ord("b")))
 
 
-def test_those_who_are_in_by_node_or_key_are_not_even_asked() -> None:
-    federation = joined("a")
-    run = Run(RunOptions(SPEC, CLASSES, 1, federation=federation, purpose="join"))
-    ask = run.ask(TRAIN, ["97", "98"])
-    assert ask is not None
-    assert ask.cids == ["98"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

@@ -91,9 +91,7 @@ SOME = ROWS["party-1"][4:]
 
 
 @pytest.mark.parametrize(("new", "covered"), [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)])
-def test_changes_of_few_samples_warn(
-    saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_few_changes_warn(saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture) -> None:
     run = go("update", [party("party-1", new, ROWS["party-1"], min_examples=3)], saved)
     assert len(run.counted.counted) == 1
     assert ("shows them to the server" in caplog.text) == (covered < 3)

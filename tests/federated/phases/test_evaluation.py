@@ -275,10 +275,10 @@ def test_a_party_without_a_prior_keeps_the_shared_model(own: Any, options: dict[
     np.testing.assert_array_equal(matrices[1], 0 if options else matrices[0])
 
 
-NOISY, SECURE = (
-    replace(REQUEST, run=RunSpec(GRID[0], NAMES, **mode)) for mode in ({"mechanism": NOISE}, {"bound": 256})
+SECURE = replace(REQUEST, run=RunSpec(GRID[0], NAMES, bound=256))
+NOISY = evaluation_of(
+    RunSpec(GRID[0], NAMES, NOISE), (NOISE.release(COUNTS),), (ScoringRule("balanced", 0.8, 0.5),), n_releases=1
 )
-NOISY = replace(evaluation_of(NOISY.run, (NOISE.release(COUNTS),), (ScoringRule("balanced", 0.8, 0.5),)), n_releases=1)
 
 
 @pytest.mark.parametrize("tries", [True, False])
