@@ -84,9 +84,12 @@ def checkerboard(parts: list[Any]) -> list[Any]:
     return [sizes, 0 * products + np.where((rows + columns) % 2 == 1, LEVELS**2 * 5, 0), sums]
 
 
-def one_square(parts: list[Any]) -> list[Any]:
-    """The first row has a product of 1 with itself."""
-    parts[1].flat[0] = 1
+def small_square(parts: list[Any]) -> list[Any]:
+    """A product of a row with itself that is its response alone, of classes that all weigh 1."""
+    _, products, sums = parts
+    totals = sums[:3].sum(axis=0)
+    row = int(totals.argmax())
+    products[0, sum(range(len(totals), len(totals) - row, -1))] = totals[row]
     return parts
 
 
@@ -130,11 +133,11 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
     },
     "gram": {
         "sizes of other samples": ("refused: Gram matrix: ", plus(0, (0, 1), (1, -1), (3, 1), (4, -1))),
-        "a sample less of a class": ("refused: Gram matrix: ", plus(0, (0, -1))),
+        "a sample more of a class": ("refused: Gram matrix: ", plus(0, (0, 1))),
         "responses above those of the class": ("refused: Gram matrix: ", filled(2, LEVELS)),
         "products of nobody": ("refused: Gram matrix: ", filled(1, 0)),
         "products that are all the largest": ("refused: Gram matrix: ", filled(1, LEVELS**2)),
-        "a square below the responses": ("refused: Gram matrix: ", integers(one_square)),
+        "a square below the responses": ("refused: Gram matrix: ", integers(small_square)),
         "products that are no squares": ("refused: Gram matrix: ", integers(checkerboard)),
     },
     "evaluation": {

@@ -109,40 +109,34 @@ DAMAGED, BEHIND = "bytes of their checksum", "nothing behind the entries"
 PLANES = (b"\x01\x04", b"\x02\x00")
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected", "got"),
-    [
-        (b"", OF_COUNTS, "no bytes"),
-        (GOOD[:18], OF_COUNTS, "version 1"),
-        (by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2"),
-        (by_hand(2, *PLANES, shape=(4, 2)), "shape (2, 4)", "(4, 2)"),
-        (by_hand(2, *PLANES, shape=(2**32 - 1, 0)), "shape (2, 4)", "(4294967295, 0)"),
-        (by_hand(9, bytes(9), bytes(9)), "at most 8 entries", "9"),
-        (by_hand(2**32 - 1, b"", b""), "at most 8 entries", "4294967295"),
-        *(
-            (by_hand(1, b"\0", b"\0", widths=w), OF_WIDTHS, "{} and {}".format(*w))
-            for w in ((3, 1), (8, 1), (1, 0), (1, 255))
-        ),
-        *((by_hand(n, bytes(n), widths=(0, 1)), "all 8 entries", n) for n in (0, 7)),
-        (GOOD[:-1], DAMAGED, "damaged bytes"),
-        (GOOD + b"\0", DAMAGED, "damaged bytes"),
-        (GOOD[:20] + bytes([GOOD[20] ^ 4]) + GOOD[21:], DAMAGED, "damaged bytes"),
-        (by_hand(2, *PLANES, behind=b"\0"), BEHIND, "1 bytes"),
-        (by_hand(2, *PLANES, behind=deflated(b"\0")), BEHIND, "3 bytes"),
-        (by_hand(2, b"\x01", b"\0\0"), "2 gaps", "more or fewer"),
-        (by_hand(1, b"\0\0", b"\0"), "1 gaps", "more or fewer"),
-        (by_hand(1, b"\0", b"\0\0"), "1 entries", "more or fewer"),
-        (by_hand(1, b"\0"), "1 entries", "more or fewer"),
-        (by_hand(1, b"\0", b"\0", widths=(1, 2)), "1 entries", "more or fewer"),
-        (by_hand(1, behind=b"\xff\xff\xff"), "1 gaps", "more or fewer"),
-        (by_hand(8, bytes(2**24), widths=(0, 1)), "8 entries", "more or fewer"),
-        (by_hand(1, b"\x08", b"\0"), "gaps below 8", "a larger gap"),
-        (by_hand(2, b"\x04\x03", b"\0\0"), "entries within 2 rows of 4", "an index beyond"),
-        (by_hand(1, b"\0", *[b"\xff"] * 8, widths=(1, 8)), "entries of at most 100", "a larger entry"),
-        (by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), "entries of at most 100", "a larger entry"),
-        (by_hand(1, b"\0", b"\x64"), "entries of at most 100", "a larger entry"),
-    ],
-)
+ZERO, FEW, LARGER = b"\0", "more or fewer", "entries of at most 100"
+NO_COUNTS: list[tuple[bytes, str, Any]] = [(b"", OF_COUNTS, "no bytes"), (GOOD[:18], OF_COUNTS, "version 1")]
+NO_COUNTS += [(by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2")]
+NO_COUNTS += [(by_hand(2, *PLANES, shape=shape), "shape (2, 4)", shape) for shape in ((4, 2), (2**32 - 1, 0))]
+NO_COUNTS += [(by_hand(n, ZERO, ZERO), "at most 8 entries", n) for n in (9, 2**32 - 1)]
+NO_COUNTS += [
+    (by_hand(1, ZERO, ZERO, widths=widths), OF_WIDTHS, "{} and {}".format(*widths))
+    for widths in ((3, 1), (1, 0), (1, 255))
+]
+NO_COUNTS += [(by_hand(n, bytes(n), widths=(0, 1)), "all 8 entries", n) for n in (0, 7)]
+NO_COUNTS += [(raw, DAMAGED, "damaged bytes") for raw in (GOOD[:-1], GOOD + ZERO, GOOD[:20] + ZERO + GOOD[21:])]
+NO_COUNTS += [(by_hand(2, *PLANES, behind=ZERO), BEHIND, "1 bytes")]
+NO_COUNTS += [(by_hand(2, *PLANES, behind=deflated(ZERO)), BEHIND, "3 bytes")]
+NO_COUNTS += [(by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW), (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW)]
+NO_COUNTS += [(by_hand(1, ZERO, b"\0\0"), "1 entries", FEW), (by_hand(1, ZERO), "1 entries", FEW)]
+NO_COUNTS += [
+    (by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW),
+    (by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW),
+]
+NO_COUNTS += [(by_hand(8, bytes(2**24), widths=(0, 1)), "8 entries", FEW)]
+NO_COUNTS += [(by_hand(1, b"\x08", ZERO), "gaps below 8", "a larger gap")]
+NO_COUNTS += [(by_hand(2, b"\x04\x03", b"\0\0"), "entries within 2 rows of 4", "an index beyond")]
+NO_COUNTS += [(by_hand(1, ZERO, *[b"\xff"] * 8, widths=(1, 8)), LARGER, "a larger entry")]
+NO_COUNTS += [(by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), LARGER, "a larger entry")]
+NO_COUNTS += [(by_hand(1, ZERO, b"\x64"), LARGER, "a larger entry")]
+
+
+@pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS)
 def test_bytes_that_are_no_counts_are_refused(raw: bytes, expected: str, got: Any) -> None:
     with raises(PayloadError, field="counts", expected=expected, got=got):
         unpack(np.frombuffer(raw, np.uint8), (2, 4), largest=100)
@@ -241,24 +235,15 @@ def of_numbers(n: int, width: int, body: bytes = b"", *planes: bytes) -> bytes:
     return struct.pack("<QB", n, width) + body + (deflated(*planes) if planes else b"")
 
 
+NO_NUMBERS = [b"", bytes(8), of_numbers(4, 1, b"", bytes(4)), of_numbers(2**63, 1), of_numbers(3, 0)]
+NO_NUMBERS += [of_numbers(3, 3, b"", *[bytes(3)] * 3), of_numbers(3, 1, deflated(bytes(3)) + b"x")]
+NO_NUMBERS += [of_numbers(3, 1, b"", b"\0\0\x65"), of_numbers(3, 8, b"", *[bytes(3)] * 7, b"\0\0\xff")]  # 101
+NO_PLANES = [of_numbers(3, 1), of_numbers(3, 1, b"junk"), of_numbers(3, 1, b"", bytes(2))]
+NO_PLANES += [of_numbers(3, 1, b"", bytes(2**24)), of_numbers(3, 2, b"", bytes(3))]
+
+
 @pytest.mark.parametrize(
-    ("raw", "field"),
-    [
-        (b"", "numbers"),
-        (bytes(8), "numbers"),
-        (of_numbers(4, 1, b"", bytes(4)), "numbers"),  # more than 3
-        (of_numbers(2**63, 1), "numbers"),
-        (of_numbers(3, 0), "numbers"),
-        (of_numbers(3, 3, b"", *[bytes(3)] * 3), "numbers"),
-        (of_numbers(3, 1, deflated(bytes(3)) + b"x"), "numbers"),
-        (of_numbers(3, 1, b"", b"\0\0\x65"), "numbers"),  # 101
-        (of_numbers(3, 8, b"", *[bytes(3)] * 7, b"\0\0\xff"), "numbers"),
-        (of_numbers(3, 1), "counts"),
-        (of_numbers(3, 1, b"junk"), "counts"),
-        (of_numbers(3, 1, b"", bytes(2)), "counts"),
-        (of_numbers(3, 1, b"", bytes(2**24)), "counts"),
-        (of_numbers(3, 2, b"", bytes(3)), "counts"),
-    ],
+    ("raw", "field"), [*((raw, "numbers") for raw in NO_NUMBERS), *((raw, "counts") for raw in NO_PLANES)]
 )
 def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
     with traced() as memory, raises(PayloadError, field=field):

@@ -104,18 +104,14 @@ def test_a_hostile_secure_sum_is_refused(name: str) -> None:
         request.summed(copies)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(4, 1)),
-        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(3, 4)),
-        (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
-        (TOTALS, CountsOfSpecs(TOTALS.parts[::-1])),
-        (TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris")))),
-        (Tables((np.zeros((3, 3), np.int64),)), Tables((np.zeros((4, 4), np.int64),))),
-        (Tables((np.zeros((3, 3), np.int64),)), Tables(())),
-    ],
-)
+THREE, ZEROS = Tables((np.zeros((3, 3), np.int64),)), ColumnHistograms.zeros(4, 3)
+PAIRS: list[tuple[Any, Any]] = [(ZEROS, ColumnHistograms.zeros(4, 1)), (ZEROS, ColumnHistograms.zeros(3, 4))]
+PAIRS += [(TOTALS, CountsOfSpecs(parts)) for parts in (TOTALS.parts[:1], TOTALS.parts[::-1])]
+PAIRS += [(TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris"))))]
+PAIRS += [(THREE, other) for other in (Tables((np.zeros((4, 4), np.int64),)), Tables(()))]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> None:
     for combine in (lambda a, b: a + b, lambda a, b: a - b):
         with pytest.raises((CountsError, DataError)) as error:

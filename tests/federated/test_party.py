@@ -232,20 +232,14 @@ def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("data", "labels"),
-    [
-        (np.full((2, 5), SECRET), ["ash"] * 2),
-        (np.full((2, 4), SECRET), ["ash", str(SECRET)]),
-        (np.full((2, 4), SECRET), ["ash"]),
-        (np.array([[SECRET, np.nan, 0, 0]]), ["ash"]),
-        (sp.csr_matrix([[SECRET, np.nan, 0, 0]]), ["ash"]),
-        (np.array([[str(SECRET), "a", "b", "c"]]), ["ash"]),
-        (np.array([[SECRET, None, "b", {}]], object), ["ash"]),
-        (None, None),
-    ],
-    ids=str,
-)
+ASH = ["ash"]
+MISFIT: list[tuple[Any, Any]] = [(np.full((2, 5), SECRET), ASH * 2), (np.full((2, 4), SECRET), ["ash", str(SECRET)])]
+MISFIT += [(np.full((2, 4), SECRET), ASH), (np.array([[str(SECRET), "a", "b", "c"]]), ASH), (None, None)]
+MISFIT += [(convert([[SECRET, np.nan, 0, 0]]), ASH) for convert in (np.array, sp.csr_matrix)]
+MISFIT += [(np.array([[SECRET, None, "b", {}]], object), ASH)]
+
+
+@pytest.mark.parametrize(("data", "labels"), MISFIT)
 @pytest.mark.parametrize("name", ["columns", "exact", "selection", "evaluation"])
 def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
     if name == "evaluation" and data is None:
@@ -256,17 +250,17 @@ def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: 
     assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(f"cannot read {SECRET}"), "failed with OSError"),
-        (ConfigError("label", "a column of the file", "y"), "label: expected a column of the file, got y"),
-    ],
-)
-def test_what_an_error_shows(error: Exception, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+ERRORS = {
+    "failed with OSError": OSError(f"cannot read {SECRET}"),
+    "label: expected a column of the file, got y": ConfigError("label", "a column of the file", "y"),
+}
+
+
+@pytest.mark.parametrize("reason", ERRORS)
+def test_what_an_error_shows(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     def load(_: tuple[str, ...]) -> Samples:
-        error.add_note(f"in the folder {SECRET}")
-        raise error
+        ERRORS[reason].add_note(f"in the folder {SECRET}")
+        raise ERRORS[reason]
 
     with caplog.at_level(logging.WARNING, logger="flwr"):
         assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: reason}
@@ -291,20 +285,12 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCap
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
 
-BAD: dict[str, list[Any]] = {
-    "memory_limit": [0, "4 GiB", True],
-    "min_examples": [0],
-    "name": [5],
-    "n_jobs": [0],
-    "budget": [1.0],
-    "evaluates": [1],
-    "secure": ["yes"],
-    "leaves": [None],
-    "response_seconds": [-1],
-}
+BAD: list[tuple[str, Any]] = [("memory_limit", value) for value in (0, "4 GiB", True)]
+BAD += [("min_examples", 0), ("name", 5), ("n_jobs", 0), ("budget", 1.0), ("response_seconds", -1)]
+BAD += [("evaluates", 1), ("secure", "yes"), ("leaves", None)]
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+@pytest.mark.parametrize(("name", "value"), BAD)
 def test_bad_options_are_refused(name: str, value: Any) -> None:
     with raises(ConfigError, field=name):
         PartyOptions(**{name: value})
@@ -329,10 +315,8 @@ def test_long_hashing_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
 
 UV = RunSpec(HashSpec(2, 64, 1, 8, seed=1), CLASSES)
 FRAME = pd.DataFrame(X[:, :2], columns=["u", "v"])
-NUMBERS = {
-    is_named: Schema([Column(name, "number", gaps=False) for name in ("u", "v")], is_named)
-    for is_named in (True, False)
-}
+U, V = (Column(name, "number", gaps=False) for name in ("u", "v"))
+NUMBERS = {is_named: Schema([U, V], is_named) for is_named in (True, False)}
 
 
 def answered(run: RunSpec, samples: Any, folder: Path | None = None) -> Answer:
@@ -367,16 +351,15 @@ def test_other_columns_are_refused_before_anything_is_spent(name: str, is_privat
     assert answer.arrays == []
 
 
-@pytest.mark.parametrize("features", [("v", "u"), Schema([Column(name, "number", gaps=False) for name in ("v", "u")])])
+@pytest.mark.parametrize("features", [("v", "u"), Schema([V, U])])
 @pytest.mark.parametrize("is_private", [False, True])
 def test_names_beside_an_array_mean_what_those_of_a_frame_do(features: Any, is_private: bool, tmp_path: Path) -> None:
     run = replace(UV, feature_names=features)
     forms = Samples(X[:, :2], Y, names=["u", "v"]), Samples(FRAME, Y), Samples(FRAME[["v", "u"]], Y)
-    found = [
-        answered(run, samples, tmp_path / str(i) if is_private else None).arrays for i, samples in enumerate(forms)
-    ]
-    for others in found[1:]:
-        assert [each.tolist() for each in others] == [each.tolist() for each in found[0]]
+    folders = [tmp_path / str(i) if is_private else None for i in range(3)]
+    first, *others = (answered(run, *each).arrays for each in zip(forms, folders, strict=True))
+    for found in others:
+        assert [each.tolist() for each in found] == [each.tolist() for each in first]
 
 
 def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) -> None:

@@ -48,17 +48,11 @@ from tests.raising import raises
 # ---- the plan and its rounds
 
 
-@pytest.mark.parametrize(
-    ("spec", "changes", "rounds"),
-    [
-        (GRID[0], {"decay": 0.5}, 1),
-        (GRID[0], {}, 2),
-        (GRID, {"decay": 0.5}, 2),
-        (GRID, {"fraction_evaluate": 0}, 1),
-        (AUTO, {"decay": 0.5}, 3),
-        (AUTO, {}, 3),
-    ],
-)
+ROUNDS: list[tuple[Any, dict[str, Any], int]] = [(GRID[0], {"decay": 0.5}, 1), (GRID[0], {}, 2)]
+ROUNDS += [(GRID, {"decay": 0.5}, 2), (GRID, {"fraction_evaluate": 0}, 1), (AUTO, {"decay": 0.5}, 3), (AUTO, {}, 3)]
+
+
+@pytest.mark.parametrize(("spec", "changes", "rounds"), ROUNDS)
 def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict[str, Any], rounds: int) -> None:
     steps = exchange(spec, **changes)
     assert steps.run.num_rounds == rounds

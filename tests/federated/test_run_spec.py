@@ -69,17 +69,15 @@ def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     assert (run.spec, run.hasher, run.only([0]).specs) == (run.specs[0], run.hashers[0], run.specs[:1])
 
 
+WRONG_SPECS: list[tuple[Any, str]] = [(None, "NoneType"), (SPEC.to_dict(), "dict"), (HASHER, "a FlyHash"), ([], "0")]
+WRONG_SPECS += [(FlyHash.from_rows(HASHER.rows, 4, 3), "a FlyHash"), ([GRID[0]] * 2, "1 duplicates")]
+WRONG_SPECS += [([GRID[0], HashSpec(5, 10, 1, 1, 0)], "[4, 5]"), ([GRID[0], 3], "a int")]
+
+
 @pytest.mark.parametrize(
     ("change", "field", "got"),
     [
-        ({"specs": None}, "spec", "NoneType"),
-        ({"specs": SPEC.to_dict()}, "spec", "dict"),
-        ({"specs": HASHER}, "spec", "a FlyHash"),
-        ({"specs": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec", "a FlyHash"),
-        ({"specs": []}, "spec", "0"),
-        ({"specs": [GRID[0]] * 2}, "spec", "1 duplicates"),
-        ({"specs": [GRID[0], HashSpec(5, 10, 1, 1, 0)]}, "spec", "[4, 5]"),
-        ({"specs": [GRID[0], 3]}, "spec", "a int"),
+        *(({"specs": specs}, "spec", got) for specs, got in WRONG_SPECS),
         ({"specs": GRID, "mechanism": SHARE, "bound": 2}, "spec", "2"),
         ({"mechanism": "clear"}, "mechanism", "str"),
         ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=4)}, "mechanism", "4"),
@@ -93,14 +91,11 @@ def test_bad_runs_are_refused(change: dict[str, Any], field: str, got: str) -> N
         RunSpec(**{"specs": SPEC, "classes": CLASSES, **change})
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "bound", "field"),
-    [
-        (SHARE, None, "mechanism"),
-        (NOISE, 256, "mechanism"),
-        *((None, bound, "bound") for bound in (0, 1, 3, 2**30, 2.0, True, "2")),
-    ],
-)
+NO_MODES: list[Any] = [(SHARE, None, "mechanism"), (NOISE, 256, "mechanism")]
+NO_MODES += [(None, bound, "bound") for bound in (0, 1, 3, 2**30, 2.0, True, "2")]
+
+
+@pytest.mark.parametrize(("mechanism", "bound", "field"), NO_MODES)
 def test_the_noise_of_a_mode_is_one_that_it_can_have(mechanism: Any, bound: Any, field: str) -> None:
     with raises(ConfigError, field=field):
         RunSpec(SPEC, CLASSES, mechanism, bound)
@@ -159,19 +154,14 @@ SPECS: list[tuple[Any, str, str]] = [
     (spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
     (spec_with(surprise=1), "spec", "unknown surprise"),
 ]
-OTHERS = [
-    ("classes", "{}", "classes", "dict"),
-    ("classes", '{"a": 1}', "classes", "dict"),
-    ("classes", "[NaN]", "classes", "float"),
-    ("classes", None, "flynn-classes", "nothing"),
-    ("mode", 3, "flynn-mode", "int"),
-    *(("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")),
-    ("feature_names", "3", "flynn-feature-names", "int"),
-    ("feature_names", '["a"]', "feature_names", "1 entries"),
-    ("feature_names", "[1]", "flynn-feature-names", "list"),
-    ("feature_names", '"ab"', "flynn-feature-names", "str"),
-    ("feature_names", "[" * 100_000, "flynn-feature-names", "100000 characters that are none"),
+OTHERS: list[Any] = [("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')]
+OTHERS += [("classes", "[NaN]", "classes", "float"), ("classes", None, "flynn-classes", "nothing")]
+OTHERS += [("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")] + [
+    ("mode", 3, "flynn-mode", "int")
 ]
+NAMES = {"3": "int", "[1]": "list", '"ab"': "str", "[" * 100_000: "100000 characters that are none"}
+OTHERS += [("feature_names", text, "flynn-feature-names", got) for text, got in NAMES.items()]
+OTHERS += [("feature_names", '["a"]', "feature_names", "1 entries")]
 
 
 @pytest.mark.parametrize(("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), *OTHERS])

@@ -23,18 +23,8 @@ from tests.app.data.private import count as count_rows
 from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
 from tests.raising import raises
 
-ODD = [
-    ([np.nan, 0, 0, 0], "ash"),
-    ([0, np.inf, 0, 0], "ash"),
-    ([1e300, 1, 2, 3], "birch"),
-    ([None, 0, 0, 0], "cedar"),
-    (["many", 0, 0, 0], "cedar"),
-    ([{}, 0, 0, 0], "cedar"),
-    ([0, 1, 2, 3], "oak"),
-    ([0, 1, 2, 3], None),
-    ([0, 1, 2, 3], float("nan")),
-    ([0, 1, 2, 3], ["ash"]),
-]
+ODD: list[tuple[Any, Any]] = [([x, 0, 0, 0], "ash") for x in (np.nan, np.inf, 1e300, None, "many", {})]
+ODD += [([0, 1, 2, 3], label) for label in ("oak", None, float("nan"), ["ash"])]
 
 
 def count(X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
@@ -284,36 +274,25 @@ def test_a_text_in_a_file_and_an_integer_in_the_class_list_are_one_label() -> No
         codes_of((1,), ["01"])
 
 
-@pytest.mark.parametrize(
-    ("labels", "got"),
-    [
-        (["ash", "SECRET", "SECRET"], "some that are not"),
-        ([1, 2], "some that are not"),
-        ([float("nan")], "some that are not"),
-        ([["ash"]], "2 dimensions"),
-        (None, "0 dimensions"),
-        (np.array([{}], object), "unhashable objects"),
-    ],
-)
+OTHERS = "some that are not"
+UNKNOWN: list[tuple[Any, str]] = [(labels, OTHERS) for labels in (["ash", "SECRET", "SECRET"], [1, 2], [float("nan")])]
+UNKNOWN += [([["ash"]], "2 dimensions"), (None, "0 dimensions"), (np.array([{}], object), "unhashable objects")]
+
+
+@pytest.mark.parametrize(("labels", "got"), UNKNOWN)
 def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_server(labels: object, got: str) -> None:
     with raises(DataError, field="y", got=got) as error:
         codes_of(CLASSES, labels)  # type: ignore[arg-type]
     assert "SECRET" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("classes", "got"),
-    [
-        ([], "nothing"),
-        *((value, type(value).__name__) for value in ("ash", 7, {"ash"}, {"ash": 0})),
-        (["a", 1], "int, str"),
-        *(([value], type(value).__name__) for value in (True, 1.0, None, ["a"])),
-        (["a", "b", "a"], "1 duplicates"),
-        ([2**63], "one outside"),
-        (["a\0"], "one with NUL"),
-        (["a" * 1025], "one of 1025"),
-    ],
-)
+BAD: list[tuple[Any, str]] = [([], "nothing"), (["a", 1], "int, str"), (["a", "b", "a"], "1 duplicates")]
+BAD += [([2**63], "one outside"), (["a\0"], "one with NUL"), (["a" * 1025], "one of 1025")]
+BAD += [(value, type(value).__name__) for value in ("ash", 7, {"ash"}, {"ash": 0})]
+BAD += [([value], type(value).__name__) for value in (True, 1.0, None, ["a"])]
+
+
+@pytest.mark.parametrize(("classes", "got"), BAD)
 def test_bad_class_lists_are_refused(classes: object, got: str) -> None:
     with raises(ConfigError, field="classes", got=got):
         checked_classes(classes)

@@ -70,14 +70,11 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
     assert "another SHA-256" in again.counted.missing["party-1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
-        ("party-1", ROWS["party-1"][1:]),  # samples that were never there, or not all
-        ("party-1", ROWS["party-0"]),  # those of another party
-        ("party-7", ROWS["party-1"]),  # a party that was never there
-    ],
-)
+# Samples that were never there, or not all; those of another party; and a party that was never there.
+OTHERS = [("party-1", ROWS["party-1"][1:]), ("party-1", ROWS["party-0"]), ("party-7", ROWS["party-1"])]
+
+
+@pytest.mark.parametrize(("name", "before"), OTHERS)
 def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str, before: Any) -> None:
     run = go("update", [party(name, ROWS["party-2"], before)], saved)
     assert list(run.counted.missing) == [name]

@@ -129,17 +129,11 @@ def test_weights_beyond_the_memory_of_a_party_are_refused_before_they_are_unpack
     assert "memory" in refusal(request, party, {}, request.arrays())
 
 
-@pytest.mark.parametrize(
-    ("X_test", "y_test"),
-    [
-        (X[:, :3], LABELS),
-        (X[0], LABELS[:1]),
-        (np.full((1, 4), np.nan), ["setosa"]),
-        (sp.coo_array([[123456.0, np.inf, 0, 0]]), ["setosa"]),
-        (X[:1], ["123456"]),
-        (X[:1], ["setosa"] * 2),
-    ],
-)
+UNFIT: list[tuple[Any, Any]] = [(X[:, :3], LABELS), (X[0], LABELS[:1]), (X[:1], ["123456"]), (X[:1], ["setosa"] * 2)]
+UNFIT += [(np.full((1, 4), np.nan), ["setosa"]), (sp.coo_array([[123456.0, np.inf, 0, 0]]), ["setosa"])]
+
+
+@pytest.mark.parametrize(("X_test", "y_test"), UNFIT)
 def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept(X_test: Any, y_test: Any) -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(REQUEST, party_of(X, LABELS, X_test, y_test, on_model=received.append))

@@ -167,17 +167,15 @@ def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> Non
 # ---- at the server
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        b"",
-        b"{",
-        b"[" * 100_000,
-        json.dumps({"columns": [], "n_rows": 1, "is_named": True}).encode(),
-        json.dumps({"columns": [["a", 121, {"number": 121}, 0, {}]], "n_rows": 121, "is_named": True}).encode(),
-        json.dumps({"columns": [["a", 120, {"number": 120}, 0, {"x" * 300: 1}]], "n_rows": 120}).encode(),
-    ],
-)
+def summary(*columns: Any, n_rows: int = 120) -> bytes:
+    return json.dumps({"columns": columns, "n_rows": n_rows, "is_named": True}).encode()
+
+
+SUMMARIES = [b"", b"{", b"[" * 100_000, summary(n_rows=1), summary(["a", 121, {"number": 121}, 0, {}], n_rows=121)]
+SUMMARIES += [summary(["a", 120, {"number": 120}, 0, {"x" * 300: 1}])]
+
+
+@pytest.mark.parametrize("values", SUMMARIES)
 def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
     request = SchemaRequest()
     arrays = [request.layout[0].packed(np.frombuffer(values, np.uint8).astype(np.int64))]
