@@ -141,7 +141,7 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         "products that are no squares": ("refused: Gram matrix: ", integers(checkerboard)),
     },
     "evaluation": {
-        "another number of samples": ("refused: confusion matrix: ", plus(0, (1, -1))),
+        "another number of samples": ("refused: confusion matrix: ", plus(0, (0, -1))),
         "too many samples": ("refused: confusion matrix: ", lambda _, reply: replace(reply, n_examples=2**48 + 1)),
         "other samples in the second": ("refused: confusion matrix: ", plus(1, (0, 1), (4, -1))),
         "a score less of a class": ("refused: scores: ", integers(without_row)),

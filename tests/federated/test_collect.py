@@ -72,13 +72,6 @@ def test_nobody_is_counted_twice() -> None:
     assert server.counts.n_examples == 10
 
 
-def test_a_second_reply_may_mend_the_first() -> None:
-    server = Counting()
-    batch = server.take(Reply("1", [], 0, {}), good_reply("1"))
-    assert batch.refused == server.roster.missing == {}
-    assert server.counts.n_examples == 5
-
-
 def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
     room = codec.capacity(HASHER)
     array = np.zeros((RUN.n_classes, SPEC.hash_dim), np.uint64)
@@ -168,12 +161,3 @@ def test_a_batch_tells_who_sent_what() -> None:
     assert first.sha256 == (counts_of(*points(5)).sha256(),)
     assert (str(second), second.examples, second.seconds) == ("node 18", 0, None)
     assert batch.parts == {}  # single statistics are kept only where a phase reports on parties
-
-
-def test_a_batch_without_anybody_keeps_the_reasons() -> None:
-    server = Counting()
-    batch = server.check(good_reply("1"), Reply("2", [], 0, {}))
-    alone = batch.without(server.total, "set aside")
-    assert (alone.passed, alone.members, alone.total) == ({}, {}, server.total)
-    assert alone.refused["1"] == "set aside"
-    assert alone.refused["2"] == batch.refused["2"]

@@ -60,12 +60,6 @@ def test_matrices_of_any_density_take_little_more_than_their_entropy(mean: float
     assert packed.nbytes <= max(1.25 * least, least + 512)
 
 
-def test_gaps_or_all_entries_whichever_is_shorter() -> None:
-    random = np.random.default_rng(0)
-    sparse, full = (pack(random.poisson(mean, (10, 4096))) for mean in (0.05, 3.0))
-    assert (sparse[1] > 0, full[1]) == (True, 0)
-
-
 def deflated(*planes: bytes) -> bytes:
     streams = []
     for plane in planes:

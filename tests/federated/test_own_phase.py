@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config
 from flwr_flynn.federated.request import register
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import codes_of
@@ -80,23 +79,6 @@ def test_a_run_stops_before_and_after_it(tmp_path: Path) -> None:
         Run(RunOptions(**{**options_for(GRID), "federation": saved, "purpose": "resume"}))
 
 
-@pytest.mark.parametrize(("entry", "n_more"), [(-1, 0), (0, 1)], ids=["negative", "another number"])
-def test_a_hostile_reply_costs_its_sender_alone(entry: int, n_more: int) -> None:
-    def spoil(reply: Reply) -> Reply:
-        if reply.cid != "3":
-            return reply
-        (table,) = (array.copy() for array in codec.read_tensors(reply.tensors))
-        table[0, 0] = entry or table[0, 0]
-        return replace(reply, tensors=codec.write_tensors([table]), n_examples=reply.n_examples + n_more)
-
-    steps = begun()
-    taken = steps.step(TRAIN, spoil=spoil)
-    assert taken is not None
-    assert list(taken.missing) == ["party-3"]
-    others = np.concatenate([part["X"] for part in shares()[:3]])
-    np.testing.assert_array_equal(steps.run.state.results["histogram"], histogram(others, 20))
-
-
 def test_a_party_decides_by_its_own_options_and_data() -> None:
     request = HistogramRequest(4, tuple(np.unique(LABELS)), 20)
     assert replied(request, party_of(X, LABELS)).n_examples == 150
@@ -148,15 +130,6 @@ def test_arrays_of_a_request_reach_the_parties_on_either_channel(driver: str, ki
     run = DRIVERS[driver]({**options_for(GRID), "phases": (counting, phase, *rest)}, shares())
     np.testing.assert_array_equal(run.state.results["histogram"], histogram(2 * X[TRAINING], 20))
     assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
-
-
-def test_late_parties_are_not_asked_for_what_is_over() -> None:
-    steps = begun()
-    steps.step(TRAIN, "012")
-    steps.step(TRAIN, "0123")
-    assert steps.asked == [("histogram", ["0", "1", "2"]), ("counts", ["0", "1", "2", "3"])]
-    steps.step(EVALUATE)
-    assert HISTOGRAM.name in steps.run.state.results
 
 
 def test_it_waits_until_enough_parties_are_counted() -> None:

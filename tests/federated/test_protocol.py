@@ -9,8 +9,6 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
@@ -111,19 +109,6 @@ def test_a_refusal_does_not_repeat_all_of_a_long_value(value: Any) -> None:
         with pytest.raises(PayloadError) as error:
             getattr(Config({"flynn-n": value}), read)("n", *more)
         assert len(str(error.value)) < 300
-
-
-ENTRIES = st.dictionaries(
-    st.sampled_from([PHASE, "flynn-specs", "x"]), st.text() | st.binary() | st.integers() | st.none()
-)
-
-
-@given(ENTRIES)
-def test_no_entries_make_it_raise_anything_else(entries: dict[str, Any]) -> None:
-    try:
-        assert request_of(entries).phase in REQUESTS or request_of(entries).phase == entries[PHASE]
-    except PayloadError as error:
-        assert error.field == PHASE
 
 
 @pytest.mark.parametrize("n_examples", [None, 5.0, "5", True, -5, [5], 2**70])

@@ -15,7 +15,6 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
-from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs, suggest_decay
@@ -229,13 +228,6 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
     run, kept = ended(name)
     assert [model.with_prior().model_.sha256() for model in (*kept, *handed)] == [digest(run)] * 8
     np.testing.assert_array_equal(kept[0].with_prior().predict_proba(X), run.model.predict_proba(X))
-
-
-@pytest.mark.parametrize("name", ["one spec", "nobody evaluates the model", "gram"])
-def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
-    own = phases_of(RunOptions(**options_of(name)))
-    given = in_process(options_of(name, phases=own), shares())
-    assert digest(given) == digest(whole_of(name))
 
 
 def facts(run: Run) -> Any:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
-from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
 from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
@@ -19,20 +18,7 @@ from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests.fakes import config_of
 from tests.federated.hostile import histograms_of
-from tests.federated.runs import (
-    AUTO,
-    LABELS,
-    NAMES,
-    TRAINING,
-    X,
-    Y,
-    exchange,
-    in_process,
-    options_for,
-    replied,
-    shares,
-    statistic_of,
-)
+from tests.federated.runs import AUTO, LABELS, NAMES, X, Y, exchange, replied, statistic_of
 from tests.raising import raises
 
 REQUEST = ColumnsRequest(4, NAMES)
@@ -46,24 +32,9 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 # ---- at a party
 
 
-def test_histograms_of_a_split_give_the_pooled_specs() -> None:
-    run = in_process(options_for(AUTO, decay=0.5), shares("dirichlet"))
-    result = run.state.results["columns"]
-    assert result.histograms == histograms(TRAINING)
-    assert (run.state.absent("columns"), result.fallback_reason) == ({}, "")
-    assert run.state.run_spec.specs == AUTO.specs(result.histograms)
-
-
 def test_a_request_makes_the_round_trip() -> None:
     request = ColumnsRequest(4, np.array(NAMES), list("wxyz"))
     assert ColumnsRequest.from_config(Config(request.to_config()), [], party_of(X, LABELS)) == request
-
-
-@pytest.mark.parametrize("change", [{"classes": []}, {"classes": "ash"}, {"feature_names": ["a"]}])
-def test_a_request_that_cannot_be_is_an_error_of_the_server(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as error:
-        replace(REQUEST, **change)
-    assert error.value.field in change
 
 
 def test_the_memory_limit_is_asked_before_anything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,15 +83,6 @@ def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
     found = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
     assert (found.n_examples, len(found.cells)) == (0, 0)
     assert statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
-
-
-def test_a_whole_run_under_a_floor_counts_all_samples() -> None:
-    parts = shares()
-    run = federate(RunOptions(**options_for(AUTO)), [party_of(**part, name=str(i)) for i, part in enumerate(parts)])
-    result = run.state.results["columns"]
-    assert result.fallback_reason == ""
-    assert result.histograms.counts.min() >= 5
-    assert run.counts.n_examples == 120
 
 
 @pytest.mark.parametrize("is_floored", [True, False])

@@ -13,27 +13,14 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.private_rows import inputs_of
-from flwr_flynn.federated.protocol import NOISY_EXAMPLES, REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import NOISY_EXAMPLES, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import encode_release, with_spec
-from tests.federated.runs import (
-    GRID,
-    LABELS,
-    NAMES,
-    X,
-    Y,
-    exchange,
-    in_process,
-    options_for,
-    replied,
-    shares,
-    statistic_of,
-)
+from tests.fakes import encode_release
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, shares, statistic_of
 from tests.raising import raises
 
 RUN = RunSpec(GRID, NAMES)
@@ -90,13 +77,6 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pyte
         CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed - 1))
 
 
-def test_a_giant_hash_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = with_spec(dict(REQUEST.to_config()), hash_dim=2**31 - 1)
-    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
-    with raises(PayloadError, field="memory", expected="at most 4096.0 MiB"):
-        CountsRequest.from_config(Config(config), [], party_of(X, LABELS))
-
-
 # ---- noisy counts
 
 
@@ -126,9 +106,3 @@ def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     request = WithdrawRequest(RUN, roster=Roster([Member("a", "1")]))
     with raises(PayloadError, field="member", got="added by a secure sum"):
         request.match(CountsOfSpecs(tuple(counts())), Sender("1", "a"), set())
-
-
-def test_specs_of_another_width_than_the_data_are_refused() -> None:
-    request = CountsRequest(RunSpec(HashSpec(5, 24, 2, 3, 7), NAMES))
-    reason = replied(request, party_of(X, LABELS)).metrics[REFUSED]
-    assert reason == "n_features: expected 4, the number of columns of the data, got 5"

@@ -17,12 +17,12 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, pack_signed, unpack
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, Result, SecureEvaluationRequest, evaluated
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import N_LEVELS, above_floor, overall, scored, scores
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -210,9 +210,6 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     steps.step(EVALUATE, spoil=lambda reply: with_matrices(reply, None, None))
     evaluation = steps.run.state.results["evaluation"]
     assert (evaluation.figures, steps.run.state.absent("evaluation")) == (None, {})
-    tables = np.array(GOOD), np.array(GOOD), np.zeros((1, 1), np.int64)
-    right = int(np.trace(tables[0]))
-    assert evaluated(Tables(tables), {"a": Result((right, right), int(tables[0].sum()))}) is not None
 
 
 def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:

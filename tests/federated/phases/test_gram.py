@@ -26,7 +26,7 @@ from flwr_flynn.model.gram import GramMatrix, class_weights, fold_sizes, gram_sp
 from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
 from flwr_flynn.model.portable import content_shares
 from tests.fakes import config_of
-from tests.federated.hostile import TWO, run_of
+from tests.federated.hostile import TWO
 from tests.federated.registry import CASES
 from tests.federated.runs import (
     DUE,
@@ -174,16 +174,6 @@ def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
     assert memory.peak < memory_of_gram(256, 3)
 
 
-def test_a_small_request_for_many_rows_allocates_nothing() -> None:
-    party = party_of(X, LABELS, gram=True, memory_limit=2**20)
-    replied(SUMS, party)  # imports come with the first answer
-    config = {**config_of(SUMS), **run_of(replace(SPEC, hash_dim=4000, hash_nnz=8))}
-    with traced() as memory:
-        answer = party.answer(config)
-    assert str(answer.metrics[REFUSED]).startswith("memory: ")
-    assert memory.peak < 2**18
-
-
 # ---- who may have the Gram matrix
 
 
@@ -269,18 +259,6 @@ def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> 
     steps.run = resumed(kept(steps.run, tmp_path / "f.npz"), gram=0)
     assert [each.name for each in steps.run.phases] == ["evaluation"]
     assert digest(steps.rounds(1)) == PLAIN
-
-
-def test_a_join_that_goes_on_ends_in_the_same_model(tmp_path: Path) -> None:
-    three = in_process(options_for(PLAN, gram=ROWS), shares()[:3]).federation("1")
-    parties = {f"new {i}": party_of(**part, name=f"party-{i}", gram=True) for i, part in enumerate(shares())}
-    whole = Exchange(resumed(three, "join", decay="auto"), parties).rounds()
-    steps = Exchange(resumed(three, "join", decay="auto"), parties)
-    assert [phase.name for phase in whole.phases] == ["counts", "selection", "gram", "evaluation"]
-    for phase in whole.phases:
-        steps.step(phase.channel)
-        again = Exchange(resumed(kept(steps.run, tmp_path / "f.npz"), decay="auto"), parties)
-        assert digest(again.rounds()) == digest(whole)
 
 
 def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, asked: list[Any]) -> None:

@@ -12,15 +12,14 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.selection import Selection, SelectionRequest, candidates_for, select
-from flwr_flynn.federated.protocol import REFUSED, TRAIN, Reply
-from flwr_flynn.federated.roster import Failures, Member
+from flwr_flynn.federated.protocol import REFUSED, Reply
+from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.scoring import TEMPERATURES, ScoringRule
+from flwr_flynn.model.scoring import TEMPERATURES
 from flwr_flynn.model.selection import Choice, fit_members
 from tests.federated.runs import (
     AUTO,
@@ -30,10 +29,8 @@ from tests.federated.runs import (
     TRAINING,
     X,
     Y,
-    exchange,
     in_process,
     options_for,
-    renamed,
     replied,
     shares,
     statistic_of,
@@ -67,21 +64,6 @@ def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
     assert replied(empty, party_of(X, LABELS)).metrics.keys() == {REFUSED}
     nobody = replied(empty, party_of(X[:0], LABELS[:0]))
     assert (REFUSED in nobody.metrics, nobody.n_examples) == (False, 0)
-
-
-def test_replies_count_once_and_strangers_do_not() -> None:
-    steps = exchange(GRID)
-    steps.step(TRAIN)
-    ask = steps.run.ask(TRAIN, [*steps.parties, "stranger"])
-    assert ask is not None
-    assert ask.cids == list(steps.parties)
-    replies = [steps.reply(ask, cid) for cid in ask.cids]
-    taken = steps.run.complete(
-        [replies[0], renamed(replies[1], "0"), *replies[1:], renamed(replies[0], "9")], Failures()
-    )
-    assert taken is not None
-    assert taken.batch.repeated == ["0"]
-    assert steps.run.state.results["selection"].examples == 120
 
 
 def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
@@ -122,14 +104,3 @@ def test_what_json_gets_holds_every_candidate() -> None:
     assert json.loads(json.dumps(values, allow_nan=False))["examples"] == 150
     assert [len(each) for each in values["candidates"]] == [len(each) for each in values["accuracies"]]
     assert values["accuracy"] == selection.accuracy
-
-
-@pytest.mark.parametrize(
-    ("n_specs", "rule", "decay", "needed"),
-    [(1, "balanced", "auto", True), (1, "balanced", 0.5, False), (2, "novelty", 0.5, True)],
-)
-def test_one_candidate_is_not_selected(n_specs: int, rule: str, decay: Any, needed: bool) -> None:
-    assert RunOptions(**options_for(GRID[:n_specs], rule=rule, decay=decay)).selects == needed
-    if not needed:
-        assert len(candidates_for(CountsOfSpecs(TOTALS.parts[:1]), rule, decay)[0]) == 1
-    assert candidates_for(TOTALS, "novelty", 0.5) == ((ScoringRule("novelty", 0.5),),) * 2
