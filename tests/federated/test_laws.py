@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,7 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import config_of
 from tests.federated.hostile import integers
 from tests.federated.registry import BOUND, CASES, SECURE, SECURE_CASES, SECURE_TOTALS, SOME, TOTALS, Case
-from tests.federated.runs import DUE, GRID, LABELS, NAMES, X, Y, refusal, replied, statistic_of
+from tests.federated.runs import DUE, GRID, NAMES, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import mean_of
 from tests.memory import traced
 from tests.raising import raises
@@ -207,16 +208,23 @@ def test_beyond_its_memory_a_party_loads_and_draws_nothing(name: str, monkeypatc
             assert str(answer.metrics[REFUSED]).startswith("memory: ")
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
-def test_labels_that_nobody_knows_are_refused_without_a_word_of_them(name: str) -> None:
-    if name == "schema":
-        return  # which looks at no label
-    odd, request = LABELS.astype(object), CASES[name].request
-    odd[7] = "geheim"
-    party = Party(Samples(X, odd), PartyOptions(gram=True))
-    answer = party.answer(config_of(request), request.arrays())
-    assert answer.metrics.keys() == {REFUSED}
-    assert "geheim" not in str(answer.metrics)
+ONE, SECRET = ["setosa"], 123456.789
+MISFIT: list[tuple[Any, Any]] = [(np.full((2, 5), SECRET), ONE * 2), (np.full((2, 4), SECRET), [*ONE, str(SECRET)])]
+MISFIT += [(np.full((2, 4), SECRET), ONE), (np.array([[str(SECRET), "a", "b", "c"]]), ONE), (None, None)]
+MISFIT += [(convert([[SECRET, np.nan, 0, 0]]), ONE) for convert in (np.array, sp.csr_matrix)]
+MISFIT += [(np.array([[SECRET, None, "b", {}]], object), ONE)]
+
+
+@pytest.mark.parametrize(("data", "labels"), MISFIT)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "schema"])  # which looks at no number and no label
+def test_samples_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
+    request, samples = CASES[name].request, Samples(data, labels, data, labels)
+    options = PartyOptions(min_examples=1, gram=True, leaves=request.is_withdrawal, previous=samples)
+    answer = Party(samples, options).answer(config_of(request), request.arrays())
+    is_nothing = data is None and CASES[name].is_evaluation  # nothing held out is no fault
+    assert answer.metrics.keys() == (set() if is_nothing else {REFUSED})
+    assert "123456" not in str(answer.metrics)
+    assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])

@@ -232,24 +232,6 @@ def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-ASH = ["ash"]
-MISFIT: list[tuple[Any, Any]] = [(np.full((2, 5), SECRET), ASH * 2), (np.full((2, 4), SECRET), ["ash", str(SECRET)])]
-MISFIT += [(np.full((2, 4), SECRET), ASH), (np.array([[str(SECRET), "a", "b", "c"]]), ASH), (None, None)]
-MISFIT += [(convert([[SECRET, np.nan, 0, 0]]), ASH) for convert in (np.array, sp.csr_matrix)]
-MISFIT += [(np.array([[SECRET, None, "b", {}]], object), ASH)]
-
-
-@pytest.mark.parametrize(("data", "labels"), MISFIT)
-@pytest.mark.parametrize("name", ["columns", "exact", "selection", "evaluation"])
-def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
-    if name == "evaluation" and data is None:
-        return  # nothing held out is no fault
-    answer = ask(Party(lambda _: Samples(data, labels, data, labels), PartyOptions(min_examples=1)), REQUESTS[name])
-    assert answer.metrics.keys() == {REFUSED}
-    assert "123456" not in str(answer.metrics)
-    assert (answer.arrays, answer.n_examples) == ([], 0)
-
-
 ERRORS = {
     "failed with OSError": OSError(f"cannot read {SECRET}"),
     "label: expected a column of the file, got y": ConfigError("label", "a column of the file", "y"),

@@ -80,18 +80,6 @@ def test_a_party_tries_the_model_on_its_held_out_samples(request_: EvaluationReq
     assert shared.model_.sha256() == request_.model.sha256()
 
 
-def test_the_model_is_read_as_the_server_says() -> None:
-    received: list[FlyNNClassifier] = []
-    run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
-    request = evaluation_of(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
-    replied(request, party_of(X, LABELS, on_model=received.append, class_prior=False))
-    (model,) = received
-    assert (model.rule, model.model_.member.scoring.decay, model.model_.member.temperature) == ("novelty", 0.25, 3.0)
-    assert list(model.feature_names_in_) == list("abcd")
-    named = pd.DataFrame(X, columns=list("abcd"))
-    assert np.array_equal(model.predict_proba(named), FlyNNClassifier.from_model(request.model).predict_proba(named))
-
-
 @pytest.mark.parametrize(
     ("held_out", "tries"), [((), True), ((X[:0], LABELS[:0]), True), ((X, LABELS), False)], ids=["none", "empty", "few"]
 )
@@ -150,17 +138,6 @@ def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytes
     whole = replied(REQUEST, party)
     monkeypatch.setattr("flwr_flynn.federated.sample_access._SCORES", 256 * 7)
     assert replied(REQUEST, party) == whole
-
-
-def test_a_second_matrix_of_zeros_takes_next_to_no_bytes() -> None:
-    labels, n = range(200), 200
-    run = RunSpec(GRID[0], labels)
-    counts = ClassCounts.from_data(FlyHash(GRID[0]), X[np.arange(n) % 150], np.arange(n), n)
-    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
-    party = party_of(X, np.arange(150), X, np.arange(150), class_prior=False)
-    sizes = [len(tensor) for tensor in replied(request, party).tensors]
-    assert sizes[0] > 8 * n * n
-    assert sizes[1] < 1000
 
 
 # ---- at the server
