@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,14 +68,8 @@ ARRAYS = "2 arrays (fingerprint, counts)"
 LARGEST = "entries of at most 384307168202282325"
 OF_CLASS = "counts of at most the samples of the class, 2 in row 0"
 HOSTILE = {
-    "nothing": ([], "message", ARRAYS, "0 arrays"),
-    "two blocks": (good() + good(), "message", ARRAYS, "4 arrays"),
-    "no list": (None, "message", ARRAYS, "NoneType"),
-    "a text": ("ab", "fingerprint", "an array", "str"),
     "other fingerprint": (damaged(0, lambda a: a ^ 1), "fingerprint", "8f1ea297dc42...", "8e1fa396dd43..."),
     "records": (damaged(1, lambda a: a.astype([("a", "u1")])), "counts", "type |u1", "|V1"),
-    "giant": (damaged(1, lambda a: np.broadcast_to(np.uint8(0), (2**31, 2**31))), "counts", "1 dimension", "2"),
-    "empty": (damaged(1, lambda a: a[:0]), "counts", "packed counts of version 1", "no bytes"),
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "counts", "shape (3, 24)", "(4, 24)"),
     "row sum": (repacked(one_more), "counts", "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
     "above its class": (repacked(balanced_row), "counts", OF_CLASS, "4"),
@@ -100,14 +95,12 @@ def npy(array: np.ndarray, **kwargs: object) -> bytes:
 
 @pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"])
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (0, 3), (1, 2, 3, 4)])
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_tensors_are_read_as_numpy_reads_them(dtype: str, shape: tuple[int, ...], version: tuple[int, int]) -> None:
-    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    for written in (array, np.asfortranarray(array)):
-        (read,) = codec.read_tensors([npy(written, version=version)])
-        assert read.dtype == array.dtype
-        np.testing.assert_array_equal(read, array)
-        assert not read.flags.writeable
+@pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
+def test_tensors_are_read_as_numpy_reads_them(dtype: str, shape: tuple[int, ...], order: Any) -> None:
+    array = order(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype))
+    (read,) = codec.read_tensors([npy(array)])
+    assert (read.dtype, read.flags.writeable) == (array.dtype, False)
+    np.testing.assert_array_equal(read, array)
 
 
 def with_header(text: str, body: bytes = b"") -> bytes:
@@ -122,9 +115,6 @@ def shaped(shape: str, descr: str = "<f8", body: bytes = b"", more: str = "") ->
 
 HOSTILE_TENSORS = {
     "nothing": b"",
-    "not numpy": b"PK\x03\x04" + bytes(100),
-    "magic only": b"\x93NUMPY",
-    "no header": b"\x93NUMPY\x01\x00\x76\x00",
     "header longer than all": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100),
     "surplus": npy(np.arange(10)) + b"\0",
     "pickle": npy(np.array([{}], object), allow_pickle=True),
@@ -132,10 +122,6 @@ HOSTILE_TENSORS = {
     "texts": npy(np.array(["a"])),
     "giant": shaped("9999999999, 9999999999"),
     "zero-size, f8": shaped("9999999999, 9999999999, 9999999999, 0"),
-    "negative": shaped("-1, -1", body=bytes(8)),
-    "two numbers in one": shaped("1 2,", "|u1", bytes(12)),
-    "deep": with_header("(" * 900),
-    "long": shaped("1,", body=bytes(8), more=" " * 2000),
     "no bytes": "text",
 }
 

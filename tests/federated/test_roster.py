@@ -59,15 +59,9 @@ def test_a_long_list_of_missing_parties_is_cut(n: int) -> None:
 
 def test_no_party_passes_for_another() -> None:
     roster = counted(n1="Basel", n2="Basel", n3="Basel (node 1)", n4="node 5", n5="", n6="Ulm")
-    assert roster.names() == {
-        "1": "Basel (node 1)",
-        "2": "Basel (node 2)",
-        "3": "Basel (node 1) (node 3)",
-        "4": "node 5 (node 4)",
-        "5": "node 5 (node 5)",
-        "6": "Ulm",
-    }
-    assert [str(member) for member in roster.counted] == list(roster.names().values())
+    names = ["Basel (node 1)", "Basel (node 2)", "Basel (node 1) (node 3)", "node 5 (node 4)", "node 5 (node 5)", "Ulm"]
+    assert roster.names() == dict(zip("123456", names, strict=True))
+    assert [str(member) for member in roster.counted] == names
     assert roster.namesakes() == {"Basel": ["1", "2"]}
     assert counted(n1="Basel", n2="").namesakes() == {}
 
@@ -75,31 +69,23 @@ def test_no_party_passes_for_another() -> None:
 def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
     before = [Member("a", "1", key="k1"), Member("b", "2", key="k2"), Member("", "3")]
     roster = Roster(before, identify=lambda cid: {"9": "k2"}.get(cid, ""))
-    assert roster.find("1") == [0]
-    assert roster.find("9") == [1]
-    assert roster.find("8", "a") == [0]
-    assert roster.find("1", "b") == [0]  # a name is anybody's
-    assert roster.find("8") == roster.find("8", "") == []
-    roster.introduce({"8": "b"})
+    found = {("1",): [0], ("9",): [1], ("8", "a"): [0], ("8",): [], ("8", ""): []}
+    found[("1", "b")] = [0]  # a name is anybody's
+    assert {who: roster.find(*who) for who in found} == found
+    roster.introduce({"8": "b", "9": "a"})
     assert roster.find("8") == [1]
-    assert roster.member("8") == before[1]
-    assert roster.member("1", "b") == before[0]
-    roster.introduce({"9": "a"})
-    assert roster.member("9") == before[1]
+    members = {("8",): before[1], ("1", "b"): before[0], ("9",): before[1], ("3",): before[2]}
+    assert {who: roster.member(*who) for who in members} == members
     other = Roster(before, identify=lambda cid: "k9")
-    assert other.find("7", "a") == [0]
-    assert other.member("7", "a") == before[0]  # its node has another key after a start
-    assert roster.member("3") == before[2]
+    assert (other.find("7", "a"), other.member("7", "a")) == ([0], before[0])  # another key after a start
 
 
 def test_who_was_taken_out_is_a_member_no_more() -> None:
     roster = Roster([Member("a", "1"), Member("b", "2")])
     assert roster.staying == {0, 1}
     roster.count(Member("b", "22"), taken_out=1)
-    assert roster.staying == {0}
-    assert [str(member) for member in roster.members] == ["a"]
-    assert roster.member("2") is None
-    assert roster.member("22") is None
+    assert (roster.staying, [str(member) for member in roster.members]) == ({0}, ["a"])
+    assert roster.member("2") is roster.member("22") is None
     assert "22" in roster  # it is not asked again
     roster.count(Member("c", "3"))
     assert [str(member) for member in roster.members] == ["a", "c"]

@@ -16,7 +16,6 @@ from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
 from tests.federated.registry import SECURE, SECURE_CASES, SOME
@@ -32,14 +31,6 @@ def test_counts_with_nonsense_in_them_are_refused_whole() -> None:
     run = secretly(options_for(GRID), shares(), odd("counts", slice(None), -BOUND))
     assert run.counted.counted == []
     assert all("refused: with its whole secure sum: " in each for each in run.counted.missing.values())
-
-
-def test_a_phase_of_too_few_parties_is_not_asked_for() -> None:
-    run = secretly(options_for(GRID), shares(n=3))
-    run.state = run.state.without(["selection", "evaluation"])
-    assert run.ask(TRAIN, ["0", "1"]) is None
-    assert run.due is not None
-    assert run.due.name == "selection"
 
 
 @pytest.mark.parametrize("n_large", [1, 4, 5])

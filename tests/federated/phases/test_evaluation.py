@@ -30,6 +30,7 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.fakes import evaluation_of
+from tests.federated.registry import CASES
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -49,12 +50,6 @@ from tests.raising import raises
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
 REQUEST = evaluation_of(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
-COMMITTEE = evaluation_of(
-    RunSpec(GRID, NAMES),
-    tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID),
-    (ScoringRule("balanced", 0.8, 0.5), ScoringRule("balanced", 0.5, 2.0)),
-    (0.75, 0.25),
-)
 NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
 
 
@@ -67,7 +62,7 @@ def matrices_of(reply: Reply) -> tuple[Any, Any]:
     return matrix, unpack(own, (3, 3), 150)
 
 
-@pytest.mark.parametrize("request_", [REQUEST, COMMITTEE], ids=["one", "committee"])
+@pytest.mark.parametrize("request_", [REQUEST, CASES["evaluation"].request], ids=["one", "committee"])
 def test_a_party_tries_the_model_on_its_held_out_samples(request_: EvaluationRequest) -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(request_, party_of(X, LABELS, X[::3], LABELS[::3], name="Basel", on_model=received.append))
