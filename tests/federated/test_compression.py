@@ -108,20 +108,16 @@ NO_COUNTS: list[tuple[bytes, str, Any]] = [(b"", OF_COUNTS, "no bytes"), (GOOD[:
 NO_COUNTS += [(by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2")]
 NO_COUNTS += [(by_hand(2, *PLANES, shape=shape), "shape (2, 4)", shape) for shape in ((4, 2), (2**32 - 1, 0))]
 NO_COUNTS += [(by_hand(n, ZERO, ZERO), "at most 8 entries", n) for n in (9, 2**32 - 1)]
-NO_COUNTS += [
-    (by_hand(1, ZERO, ZERO, widths=widths), OF_WIDTHS, "{} and {}".format(*widths))
-    for widths in ((3, 1), (1, 0), (1, 255))
-]
+WIDTHS = ((3, 1), (1, 0), (1, 255))
+NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=each), OF_WIDTHS, "{} and {}".format(*each)) for each in WIDTHS]
 NO_COUNTS += [(by_hand(n, bytes(n), widths=(0, 1)), "all 8 entries", n) for n in (0, 7)]
 NO_COUNTS += [(raw, DAMAGED, "damaged bytes") for raw in (GOOD[:-1], GOOD + ZERO, GOOD[:20] + ZERO + GOOD[21:])]
 NO_COUNTS += [(by_hand(2, *PLANES, behind=ZERO), BEHIND, "1 bytes")]
 NO_COUNTS += [(by_hand(2, *PLANES, behind=deflated(ZERO)), BEHIND, "3 bytes")]
 NO_COUNTS += [(by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW), (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW)]
 NO_COUNTS += [(by_hand(1, ZERO, b"\0\0"), "1 entries", FEW), (by_hand(1, ZERO), "1 entries", FEW)]
-NO_COUNTS += [
-    (by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW),
-    (by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW),
-]
+NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW)]
+NO_COUNTS += [(by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW)]
 NO_COUNTS += [(by_hand(8, *[bytes(2**24)] * n, widths=(0, n)), "8 entries", FEW) for n in (1, 8)]
 NO_COUNTS += [(by_hand(8, bytes(8), *[bytes(8)] * 7, bytes(2**24), widths=(1, 8)), "8 entries", FEW)]
 NO_COUNTS += [(by_hand(8, bytes(2**24), bytes(2**24)), "8 gaps", FEW)]

@@ -11,7 +11,6 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
@@ -96,9 +95,3 @@ def test_all_phases_but_the_evaluation_are_on_the_train_channel(secure: bool) ->
 def test_the_counting_asks_those_who_can_be_in_it(federation: Federation) -> None:
     assert phase_for(make()).audience == "new"
     assert phase_for(make(federation=federation, purpose="withdraw")).audience == "all"
-
-
-def test_a_plan_of_one_s_own_takes_the_place_of_it(federation: Federation) -> None:
-    own = (phase_for(make()), EVALUATION)
-    assert phases_of(make(phases=own)) == own
-    assert phases_of(make(phases=own, federation=federation, purpose="evaluate")) == (EVALUATION,)

@@ -204,14 +204,6 @@ def joined(*names: str) -> Federation:
     return changed(NOBODY, "join", *map(reply, names)).federation("1")
 
 
-def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_others(tmp_path: Path) -> None:
-    left = changed(joined("a", "b", "c"), "withdraw", reply("c"), decay=0.5)
-    never = changed(NOBODY, "join", reply("a"), reply("b"), decay=0.5)
-    for name, run in (("left", left), ("never", never)):
-        run.federation("1").save(tmp_path / name)
-    assert (tmp_path / "left").read_bytes() == (tmp_path / "never").read_bytes()
-
-
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int) -> None:
     bad, good = replace(good_reply("1"), tensors=[b"junk", None, b""]), good_reply("1")

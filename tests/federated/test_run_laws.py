@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -270,18 +271,10 @@ def lost_in(phase: str, how: str = "failed", who: str = "3", **changes: Any) -> 
     return steps
 
 
-@pytest.mark.parametrize(
-    ("phase", "how"),
-    [
-        *(
-            (phase, how)
-            for phase in ("columns", "counts", "selection", "gram", "evaluation")
-            for how in ("failed", "silent")
-        ),
-        ("selection", "gone"),
-        ("gram", "gone"),
-    ],
-)
+LOST = [*product(("columns", "counts", "selection", "gram", "evaluation"), ("failed", "silent"))]
+
+
+@pytest.mark.parametrize(("phase", "how"), [*LOST, ("selection", "gone"), ("gram", "gone")])
 def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase: str, how: str) -> None:
     run = lost_in(phase, how, spec=PLAN).rounds()
     results = run.state.results
@@ -403,17 +396,10 @@ def go(name: str, before: Federation, purpose: str, who: str, leaver: str = "", 
     """A run that starts from a file, with some of the parties."""
     parts = dict(zip("0123", shares(), strict=True))
     changes = {"spec": before.run_spec.specs, "federation": before, "purpose": purpose, **changes}
-    parties = {
-        f"{purpose}{cid}": party_of(
-            **parts[cid],
-            name=f"party-{cid}",
-            member=f"secret of {cid}",
-            min_examples=1,
-            gram=True,
-            leaves=cid == leaver,
-        )
-        for cid in who
-    }
+    given, parties = {"min_examples": 1, "gram": True}, {}
+    for cid in who:
+        known = {"name": f"party-{cid}", "member": f"secret of {cid}", "leaves": cid == leaver}
+        parties[f"{purpose}{cid}"] = party_of(**parts[cid], **known, **given)
     return Exchange(Run(RunOptions(**options_of(name, **changes))), parties).rounds()
 
 

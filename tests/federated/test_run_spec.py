@@ -153,9 +153,7 @@ SPECS: list[tuple[Any, str, str]] = [
 ]
 OTHERS: list[Any] = [("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')]
 OTHERS += [("classes", "[NaN]", "classes", "float"), ("classes", None, "flynn-classes", "nothing")]
-OTHERS += [("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")] + [
-    ("mode", 3, "flynn-mode", "int")
-]
+OTHERS += [("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")]
 NAMES = {"3": "int", "[1]": "list", '"ab"': "str", "[" * 100_000: "100000 characters that are none"}
 OTHERS += [("feature_names", text, "flynn-feature-names", got) for text, got in NAMES.items()]
 OTHERS += [("feature_names", '["a"]', "feature_names", "1 entries")]

@@ -50,6 +50,12 @@ def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large: int) -> Non
     assert "max-examples" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["bins", "evaluation"])
+def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> None:
+    changes = {"flynn-bound": None, "flynn-mode": "plain"} if name == "evaluation" else {"flynn-bound": None}
+    assert "bound" in refusal(SECURE[name], SECURE_CASES[name].party(SOME, secure=True), changes)
+
+
 # ---- columns
 
 
@@ -116,19 +122,7 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
     assert not warned
 
 
-def test_what_is_for_secure_sums_alone_is_refused_without_a_bound() -> None:
-    assert "bound" in refusal(SECURE["bins"], SECURE_CASES["bins"].party(SOME), {"flynn-bound": None})
-
-
 # ---- the Gram matrix
-
-
-@pytest.mark.parametrize("bound", [64, 2**20, 2**28])
-def test_the_gram_matrix_of_any_bound_is_that_in_clear(bound: int) -> None:
-    options, parts = options_for(GRID[0], gram=16), shares()
-    secret = secretly(options, parts, bound=bound)
-    assert secret.counted.missing == {}
-    assert facts(secret) == facts(in_process(options, parts))
 
 
 @pytest.mark.parametrize("changes", [{}, {"gram": 16}], ids=str)

@@ -13,11 +13,10 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
-from flwr_flynn.model.candidates import HashPlan, derive_specs, placeholder_specs
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests.fakes import config_of
-from tests.federated.hostile import histograms_of
 from tests.federated.runs import AUTO, LABELS, NAMES, X, Y, exchange, replied, statistic_of
 from tests.raising import raises
 
@@ -97,31 +96,7 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(is_floor
     assert {member.counts.n_examples for member in steps.rounds().model.model_.members} == {120}
 
 
-def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
-    assert [spec.hash_dim for spec in placeholder_specs(AUTO)] == [128] * 6
-    wide = replace(AUTO, row_nnz=9)  # an entry of which there is none in raw columns
-    assert {spec.row_nnz for spec in placeholder_specs(wide)} == {9}
-    assert derive_specs(wide, ColumnHistograms.zeros(4, 3))[0][0].row_nnz == 4
-
-
-def test_columns_that_are_all_alike_have_no_waves() -> None:
-    alike = ColumnHistograms.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
-    specs, trouble = derive_specs(AUTO, alike)
-    assert trouble == ""
-    assert len(specs) == len(set(specs)) == len(placeholder_specs(AUTO)) - 1
-    assert not any(spec.n_waves for spec in specs)
-
-
 # ---- hostile replies
-
-
-@pytest.mark.parametrize(("n", "missing"), [(45, []), (90, ["party-3"])])
-def test_a_party_has_no_more_samples_than_it_may(n: int, missing: list[str]) -> None:
-    steps = exchange(AUTO, floor=5, max_examples_per_party=50)
-    spoil = histograms_of(n)
-    taken = steps.step(TRAIN, spoil=lambda reply: spoil(REQUEST, reply) if reply.cid == "3" else reply)
-    assert taken is not None
-    assert list(taken.missing) == missing
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, pack_signed, unpack
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -272,12 +272,6 @@ def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(request_: Any) 
     reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
     with pytest.raises(PayloadError):
         request_.read(codec.read_tensors(reply.tensors), reply, None)
-
-
-def test_results_of_a_secure_sum_do_not_leave_in_clear() -> None:
-    clear = SecureEvaluationRequest(RUN, REQUEST.model)
-    party = party_of(X, LABELS, X, LABELS, secure=True)
-    assert refusal(clear, party, {}).startswith("bound: expected the bound of a secure sum")
 
 
 # ---- histograms of scores
