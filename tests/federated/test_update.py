@@ -27,10 +27,9 @@ def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
 
 
 def go(purpose: str, parties: list[Party], saved: Federation | None = None, stops: bool = False, **more: Any) -> Run:
-    """A run with these parties, whose node ids are their names, but for namesakes; it may stop after the counting."""
+    """A run with these parties, whose node ids are their names; it may stop after the counting."""
     given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
     nodes = {str(each.options.name): each for each in parties}
-    nodes |= {f"{each.options.name} again": each for each in parties if nodes[str(each.options.name)] is not each}
     steps = Exchange(Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))), nodes)
     steps.step(TRAIN)
     return steps.run if stops else steps.rounds()
@@ -88,14 +87,6 @@ def test_few_changes_warn(saved: Federation, new: Any, covered: int, caplog: pyt
     run = go("update", [party("party-1", new, ROWS["party-1"], min_examples=3)], saved)
     assert len(run.counted.counted) == 1
     assert ("shows them to the server" in caplog.text) == (covered < 3)
-
-
-def test_two_updates_of_one_member_are_one(saved: Federation) -> None:
-    both = [party("party-1", ROWS["party-1"][n:], ROWS["party-1"]) for n in (5, 9)]
-    run = go("update", both, saved)
-    after = run.federation("2")
-    assert sum(is_pooled(after, {**ROWS, "party-1": ROWS["party-1"][n:]}) for n in (5, 9)) == 1
-    assert len(run.counted.missing) == 1
 
 
 def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
