@@ -159,7 +159,9 @@ Row = tuple[str, dict[str, Any], Change | None]
 def entries(name: str, field: str, *values: Any, form: str = "{}") -> dict[str, Row]:
     """Rows with other values of one entry, in a text of this form."""
     texts = [form.format(value) if isinstance(value, str) else value for value in values]
-    return {f"{name} {str(text)[:40]!r}": (field, {f"flynn-{name}": text}, None) for text in texts}
+    rows: dict[str, Row] = {f"{name} {str(t)[:40]!r} {len(str(t))}": (field, {f"flynn-{name}": t}, None) for t in texts}
+    assert len(rows) == len(values)
+    return rows
 
 
 def run_of(*specs: HashSpec) -> dict[str, Any]:
@@ -249,7 +251,8 @@ REQUESTS: dict[str, dict[str, Row]] = {
         "too many rows": ("flynn-gram", gram_of(*_TOO_MANY), None),
         "specs of different features": ("flynn-gram", gram_of(*_MIXED), None),
         "specs of other features": ("config: gram", gram_of(*_OTHER), None),
-        **entries("gram-fingerprints", "f", None, _NULLS[0], " ".join(_NULLS)),
+        **entries("gram-fingerprints", "flynn-gram-fingerprints", None, _NULLS[0]),
+        **entries("gram-fingerprints", "fingerprint", " ".join(_NULLS)),
     },
 }
 """Starts of the refusals, changed entries, and what becomes of the arrays."""
