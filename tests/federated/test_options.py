@@ -33,11 +33,6 @@ def saved(**changes: Any) -> Federation:
     return federate(make(fraction_evaluate=0, **changes), [party_of(*points(9), name="a")]).federation("1")
 
 
-def test_how_many_parties_are_needed_has_no_default() -> None:
-    with pytest.raises(TypeError, match="min_parties"):  # Python's own words
-        RunOptions(spec=SPEC, classes=CLASSES)  # type: ignore[call-arg]
-
-
 def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
     names = {each.name for each in fields(RunOptions) if each.init}
     assert names <= set(re.findall(r"`(\w+)`", FlyNNStrategy.__doc__ or ""))
@@ -98,13 +93,6 @@ def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
 def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode: str) -> None:
     run = make(**{"min_parties": 3, **options}).run_spec
     assert (run.mode, run.mechanism, run.bound) == (mode, options.get("mechanism"), options.get("secure_bound"))
-
-
-def test_parties_try_the_model_unless_the_counts_are_private() -> None:
-    assert make().is_evaluated
-    assert not make(mechanism=NOISE).is_evaluated
-    assert make(mechanism=NOISE, fraction_evaluate=1.0).is_evaluated
-    assert not make(fraction_evaluate=0).is_evaluated
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:

@@ -132,16 +132,6 @@ def test_arrays_of_a_request_reach_the_parties_on_either_channel(driver: str, ki
     assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
 
 
-def test_it_waits_until_enough_parties_are_counted() -> None:
-    counting, *rest = phases_of(RunOptions(**options_for(GRID)))
-    steps = begun(min_parties=4, phases=(counting, HISTOGRAM, *rest))
-    steps.step(TRAIN, "012")
-    steps.step(TRAIN, "0123")  # the late party is counted
-    steps.step(TRAIN, "0123")
-    assert steps.asked[1:] == [("counts", ["3"]), ("histogram", ["0", "1", "2", "3"])]
-    np.testing.assert_array_equal(steps.run.state.results["histogram"], histogram(X[TRAINING], 20))
-
-
 def test_phases_need_names_of_their_own_and_one_that_counts() -> None:
     counting, *rest = phases_of(RunOptions(**options_for(GRID)))
     for phases in ((counting, counting), tuple(rest), ()):

@@ -85,13 +85,6 @@ def test_phases_from_a_saved_run(federation: Federation, changes: dict[str, Any]
     assert names(federation=replace(federation, phase=phase), **options) == expected.split()
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_all_phases_but_the_evaluation_are_on_the_train_channel(secure: bool) -> None:
-    *others, last = phases_of(make(gram=16, **(SECURE if secure else {})))
-    assert ({phase.channel for phase in others}, last.channel) == ({"train"}, "evaluate")
-    assert {phase.audience for phase in others if phase.name == "gram"} == {"counted"}
-
-
 def test_the_counting_asks_those_who_can_be_in_it(federation: Federation) -> None:
     assert phase_for(make()).audience == "new"
     assert phase_for(make(federation=federation, purpose="withdraw")).audience == "all"

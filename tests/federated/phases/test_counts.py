@@ -38,12 +38,6 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
     return request.read(codec.read_tensors(reply.tensors), reply, None)
 
 
-def test_a_noisy_request_makes_the_round_trip() -> None:
-    for kind in (CountsRequest, WithdrawRequest):
-        party = party_of(X, LABELS, leaves=kind is WithdrawRequest)
-        assert kind.from_config(Config(NOISY.to_config()), [], party).run == NOISY.run
-
-
 def test_a_party_counts_by_every_spec() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS))
     assert found == CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
