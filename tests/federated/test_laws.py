@@ -212,7 +212,7 @@ ONE, SECRET = ["setosa"], 123456.789
 MISFIT: list[tuple[Any, Any]] = [(np.full((2, 5), SECRET), ONE * 2), (np.full((2, 4), SECRET), [*ONE, str(SECRET)])]
 MISFIT += [(np.full((2, 4), SECRET), ONE), (np.array([[str(SECRET), "a", "b", "c"]]), ONE), (None, None)]
 MISFIT += [(convert([[SECRET, np.nan, 0, 0]]), ONE) for convert in (np.array, sp.csr_matrix)]
-MISFIT += [(np.array([[SECRET, None, "b", {}]], object), ONE)]
+MISFIT += [(np.array([[SECRET, None, "b", {}]], object), ONE), (np.array([[SECRET, np.inf, 0, 0]]), ONE)]
 
 
 @pytest.mark.parametrize(("data", "labels"), MISFIT)

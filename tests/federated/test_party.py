@@ -340,6 +340,12 @@ def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) 
     assert answered(UV, load, tmp_path / "state").metrics == {REFUSED: "phase counts failed at this party"}
 
 
+def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:
+    who = party(tmp_path / "state", mask=lambda *_: None, leaves=True)
+    reason = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256))).metrics[REFUSED]
+    assert str(reason).startswith("leave: ")
+
+
 def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -> None:
     for source in (GivenRows(Samples(X[:, :2], Y)), lambda _: GivenRows(Samples(X[:, :2], Y))):
         assert str(answered(UV, source).metrics[REFUSED]).startswith("load: ")

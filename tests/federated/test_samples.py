@@ -76,9 +76,10 @@ def summed(classes: Any, labels: Any) -> Any:
     return sum((counted(classes, [label]) for label in labels), start=counted(classes, []))
 
 
-@pytest.mark.parametrize(
-    ("classes", "labels"), [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
-)
+FORMS: list[tuple[Any, list[Any]]] = [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
+
+
+@pytest.mark.parametrize(("classes", "labels"), [*FORMS, (("01", "1"), ["01", 1, 1.0, "1"])])
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
     assert counted(classes, labels).sum(axis=1).tolist() == [1, 3]
 
