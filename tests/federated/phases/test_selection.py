@@ -62,6 +62,7 @@ def test_the_selection_of_a_split_is_the_pooled_one(spec: Any) -> None:
 def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
     empty = replace(REQUEST, totals=no_counts(RUN))
     assert replied(empty, party_of(X, LABELS)).metrics.keys() == {REFUSED}
+    assert replied(REQUEST, party_of(X[:, ::-1], LABELS)).metrics.keys() == {REFUSED}
     nobody = replied(empty, party_of(X[:0], LABELS[:0]))
     assert (REFUSED in nobody.metrics, nobody.n_examples) == (False, 0)
 
