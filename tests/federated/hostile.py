@@ -84,6 +84,13 @@ def checkerboard(parts: list[Any]) -> list[Any]:
     return [sizes, 0 * products + np.where((rows + columns) % 2 == 1, LEVELS**2 * 5, 0), sums]
 
 
+def large_response(parts: list[Any]) -> list[Any]:
+    """One response more than the samples of its class can have, beside a product that has room for it."""
+    sizes, products, sums = parts
+    products[0, 0], sums[0, 0] = LEVELS**2 * sizes.sum(), LEVELS * sizes[0, 0] + 1
+    return parts
+
+
 def small_square(parts: list[Any]) -> list[Any]:
     """A product of a row with itself that is its response alone, of classes that all weigh 1."""
     _, products, sums = parts
@@ -134,7 +141,7 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
     "gram": {
         "sizes of other samples": ("refused: Gram matrix: ", plus(0, (0, 1), (1, -1), (3, 1), (4, -1))),
         "a sample more of a class": ("refused: Gram matrix: ", plus(0, (0, 1))),
-        "responses above those of the class": ("refused: Gram matrix: ", filled(2, LEVELS)),
+        "responses above those of the class": ("refused: Gram matrix: ", integers(large_response)),
         "products of nobody": ("refused: Gram matrix: ", filled(1, 0)),
         "products that are all the largest": ("refused: Gram matrix: ", filled(1, LEVELS**2)),
         "a square below the responses": ("refused: Gram matrix: ", integers(small_square)),
