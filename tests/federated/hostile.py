@@ -101,6 +101,13 @@ def small_square(parts: list[Any]) -> list[Any]:
     return parts
 
 
+def one_less(parts: list[Any]) -> list[Any]:
+    """A sample less in the confusion matrix, and no second one."""
+    parts[0].flat[0] -= 1
+    parts[1][:] = 0
+    return parts
+
+
 def without_row(parts: list[Any]) -> list[Any]:
     """No probabilities of a class for its own samples."""
     parts[2][3] = 0
@@ -149,7 +156,7 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         "products that are no squares": ("refused: Gram matrix: ", integers(checkerboard)),
     },
     "evaluation": {
-        "another number of samples": ("refused: confusion matrix: ", plus(0, (0, -1))),
+        "another number of samples": ("refused: confusion matrix: ", integers(one_less)),
         "too many samples": ("refused: confusion matrix: ", lambda _, reply: replace(reply, n_examples=2**48 + 1)),
         "other samples in the second": ("refused: confusion matrix: ", plus(1, (0, 1), (4, -1))),
         "a score less of a class": ("refused: scores: ", integers(without_row)),
