@@ -22,7 +22,7 @@ def assert_on_record(path: Path, text: str) -> None:
 def assert_refused_as_on_record(path: Path, takes: Mapping[str, Callable[[Any], object]]) -> None:
     """Give each value of a record to the function of its kind, and require the error on record.
 
-    A line is `kind value -> type of the error, and its field`; the value is JSON. A function may return the text itself.
+    A line is `kind value -> type of the error, and its field`; the value is JSON. A function may return its own text.
     """
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():

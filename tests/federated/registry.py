@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
+from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
+from tests.federated.runs import AUTO, DUE, GRID, LABELS, NAMES, Exchange, X, Y, exchange, statistic_of
 
 BOUND = 64
 SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 samples of three classes
@@ -36,20 +38,31 @@ _COLUMNS = ColumnsRequest(4, NAMES)
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and the form in which its statistics are compared."""
+    """A request, the form in which its statistics are compared, and what is refused.
+
+    Parameters
+    ----------
+    request : Request
+    subtracts : bool, default=True
+        False if a statistic cannot be taken out of a sum.
+    hostile : dict
+        Replies that cost their senders alone, see `tests.federated.hostile`.
+    refused : dict
+        Requests that a party refuses, likewise.
+    run : dict, optional
+        A run with the phase.
+    """
 
     request: Request[Any]
     subtracts: bool = True
+    hostile: dict[str, tuple[str, Spoil]] = field(default_factory=dict)
+    refused: dict[str, Row] = field(default_factory=dict)
+    run: dict[str, Any] | None = None
 
     @property
     def is_evaluation(self) -> bool:
         """True if the samples are held-out ones."""
         return isinstance(self.request, EvaluationRequest)
-
-    @property
-    def is_withdrawal(self) -> bool:
-        """True if only parties that leave answer."""
-        return self.request.is_withdrawal
 
     @property
     def takes_counted(self) -> bool:
@@ -61,7 +74,8 @@ class Case:
         nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
-        options = {"min_examples": 1, "gram": True, "class_prior": False, "leaves": self.is_withdrawal, **options}
+        options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
+        options.setdefault("leaves", self.request.is_withdrawal)
         return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
 
     def member(self, places: Any) -> Member:
@@ -71,28 +85,54 @@ class Case:
     def of(self, places: Any) -> Any:
         """The statistic of some samples, over the wire and back."""
         found = statistic_of(self.request, self.party(places), self.member(places))
-        return self.zero if found is None else found
+        return self.request.zero if found is None else found
 
-    @property
-    def zero(self) -> Any:
-        """The statistic of no samples."""
-        return self.request.zero
+    def steps(self) -> Exchange:
+        """A run in which this phase is due."""
+        assert self.run is not None
+        steps = exchange(**self.run)
+        while steps.run.due is not None and steps.run.due.name != self.request.phase:
+            steps.step(DUE)
+        return steps
 
     def shown(self, statistic: Any) -> Any:
         """A value that is equal for equal statistics."""
         return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
-CASES = {
-    "columns": Case(_COLUMNS),
-    "schema": Case(SchemaRequest(), subtracts=False),
-    "counts": Case(CountsRequest(RUN)),
-    "withdraw": Case(WithdrawRequest(RUN)),
-    "update": Case(UpdateRequest(RUN)),
-    "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
-    "gram": Case(GramRequest(RUN, (1, 3, 2))),
-    "evaluation": Case(evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25)), subtracts=True),
+LEARNED = LearnedGram.of(TWO, X, Y, 3).scoring
+assert LEARNED is not None
+_LIMITED = {"floor": 5, "max_examples_per_party": 50}
+_ONE = {"spec": GRID[0], "decay": 0.5}
+RUNS: dict[str, dict[str, Any]] = {
+    "columns": {"spec": AUTO, **_LIMITED},
+    "counts": {"spec": GRID, **_LIMITED},
+    "selection": {"spec": GRID},
+    "gram": {**_ONE, "gram": 16},
+    "evaluation": _ONE,
 }
+"""Runs in which phases are asked for, by the names of the cases."""
+
+
+def case(name: str, request: Request[Any], subtracts: bool = True) -> Case:
+    """The case of this name, with its hostile replies and requests."""
+    run = RUNS.get(name)
+    hostile = REPLIES.get(name, {}) if run is None else ANY | REPLIES[name]
+    return Case(request, subtracts, hostile, REQUESTS.get(name, {}), run)
+
+
+_REQUESTS: dict[str, Request[Any]] = {
+    "columns": _COLUMNS,
+    "schema": SchemaRequest(),
+    "counts": CountsRequest(RUN),
+    "withdraw": WithdrawRequest(RUN),
+    "update": UpdateRequest(RUN),
+    "selection": SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto")),
+    "gram": GramRequest(RUN, (1, 3, 2)),
+    "evaluation": evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25)),
+    "evaluation with a Gram matrix": evaluation_of(RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), gram=LEARNED),
+}
+CASES = {name: case(name, request, name != "schema") for name, request in _REQUESTS.items()}
 
 
 def in_secret(request: Any) -> Request[Any]:

@@ -19,7 +19,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
@@ -152,13 +152,17 @@ class Exchange:
             return None
         self.asked.append((ask.phase.name, list(ask.cids)))
         failed = {cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids}
-        replies = [self.reply(ask, cid) for cid in ask.cids if cid not in failed and cid not in self.lost]
+        replies = self.replies(ask, [cid for cid in ask.cids if cid not in failed and cid not in self.lost])
         return self.run.complete([spoil(each) if spoil else each for each in replies], Failures(failed))
+
+    def replies(self, ask: Ask, cids: Sequence[str]) -> list[Reply]:
+        """Return the replies of some parties."""
+        return [self.reply(ask, cid) for cid in cids]
 
     def reply(self, ask: Ask, cid: str) -> Reply:
         """Return the reply of one party."""
-        answer: Answer = self.parties[cid].answer(dict(ask.config), codec.read_tensors(ask.tensors))
-        return reply_of(cid, answer)
+        arrays = codec.read_tensors(ask.tensors)
+        return reply_of(cid, self.parties[cid].answer(dict(ask.config), arrays, ask.phase.channel))
 
     def rounds(self, n: int | None = None) -> Run:
         """So many of Flower's rounds, by default as many as the run takes."""

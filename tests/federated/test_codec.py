@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,17 +39,6 @@ def test_what_is_encoded_is_decoded(n: int) -> None:
         assert decode(arrays) == counts
 
 
-@pytest.mark.parametrize("highest", [1, 255, 256, 2**16, 2**32, (2**63 - 1) // M])
-def test_counts_travel_packed_however_large(highest: int) -> None:
-    array = np.zeros((L, M), np.int64)
-    array[0, :RHO] = highest
-    counts = ClassCounts(array, hash_nnz=RHO, spec_fingerprint=HASHER.fingerprint)
-    message = codec.encode(counts)
-    assert [each.dtype.name for each in message] == ["uint8", "uint8"]
-    assert message[1].nbytes < 80
-    assert decode(message) == counts
-
-
 def damaged(place: int, change: object) -> list[np.ndarray]:
     """A good message with one of its arrays changed."""
     arrays = good()
@@ -64,67 +52,36 @@ def repacked(change: object) -> list[np.ndarray]:
     return [good()[0], pack(change(counts))]
 
 
-def with_cell(array: np.ndarray, row: int, column: int, value: int) -> np.ndarray:
-    array[row, column] = value
+def one_more(array: np.ndarray) -> np.ndarray:
+    array[0, 0] += 1
     return array
 
 
-def balanced_row(high: int) -> np.ndarray:
+def balanced_row(array: np.ndarray) -> np.ndarray:
     """Counts of a right row sum for 2 points, with one entry above 2."""
-    array = np.zeros((L, M), np.uint8)
-    array[0, :3] = high, 2 * RHO - high - 1, 1
+    array[:] = 0
+    array[0, :3] = 4, 2 * RHO - 5, 1
     return array
 
 
+ARRAYS = "2 arrays (fingerprint, counts)"
+LARGEST = "entries of at most 384307168202282325"
+OF_CLASS = "counts of at most the samples of the class, 2 in row 0"
 HOSTILE = {
-    "nothing": ([], ("message", "2 arrays (fingerprint, counts)", "0 arrays")),
-    "fingerprint only": (good()[:1], ("message", "2 arrays (fingerprint, counts)", "1 arrays")),
-    "two blocks": (good() + good(), ("message", "2 arrays (fingerprint, counts)", "4 arrays")),
-    "no list": (None, ("message", "2 arrays (fingerprint, counts)", "NoneType")),
-    "a text": ("ab", ("fingerprint", "an array", "str")),
-    "other fingerprint": (damaged(0, lambda a: a ^ 1), ("fingerprint", "8f1ea297dc42...", "8e1fa396dd43...")),
-    "records": (damaged(1, lambda a: a.astype([("a", "u1")])), ("counts", "type |u1", "|V1")),
-    "not packed": (damaged(1, lambda a: np.zeros((L, M), np.uint8)), ("counts", "1 dimension", "2")),
-    "giant": (damaged(1, lambda a: np.broadcast_to(np.uint8(0), (2**31, 2**31))), ("counts", "1 dimension", "2")),
-    "empty": (damaged(1, lambda a: a[:0]), ("counts", "packed counts of version 1", "no bytes")),
-    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), ("counts", "shape (3, 24)", "(4, 24)")),
-    "a class short": (repacked(lambda a: a[:-1]), ("counts", "shape (3, 24)", "(2, 24)")),
-    "transposed": (repacked(np.transpose), ("counts", "shape (3, 24)", "(24, 3)")),
-    "row sum": (
-        repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)),
-        ("counts", "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
-    ),
-    "above its class": (
-        repacked(lambda a: balanced_row(4)),
-        ("counts", "counts of at most the samples of the class, 2 in row 0", "4"),
-    ),
-    "overflow": (
-        repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")),
-        ("counts", "entries of at most 384307168202282325", "a larger entry"),
-    ),
-    "overflowing sum": (
-        repacked(lambda a: np.full((L, M), 2**62, "<i8")),
-        ("counts", "entries of at most 384307168202282325", "a larger entry"),
-    ),
+    "other fingerprint": (damaged(0, lambda a: a ^ 1), "fingerprint", "8f1ea297dc42...", "8e1fa396dd43..."),
+    "records": (damaged(1, lambda a: a.astype([("a", "u1")])), "counts", "type |u1", "|V1"),
+    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "counts", "shape (3, 24)", "(4, 24)"),
+    "row sum": (repacked(one_more), "counts", "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
+    "above its class": (repacked(balanced_row), "counts", OF_CLASS, "4"),
+    "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "counts", LARGEST, "a larger entry"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_messages_are_refused(name: str) -> None:
-    arrays, (field, expected, got) = HOSTILE[name]
+    arrays, field, expected, got = HOSTILE[name]
     with raises(PayloadError, field=field, expected=expected, got=got):
         decode(arrays)
-
-
-def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
-    """A hundred thousand zeros deflate to a hundred bytes; the reader takes no more of them than it expects."""
-    bomb = zlib.compress(bytes(10**8), 9)[2:-4]  # without the frame of zlib it is a raw stream
-    header = struct.pack("<BBBIII", 1, 1, 1, L, M, L * M)
-    checksum = struct.pack("<I", zlib.crc32(header + 2 * bomb))
-    message = [good()[0], np.frombuffer(header + checksum + 2 * bomb, "u1")]
-    with traced() as memory, raises(PayloadError, field="counts", expected="72 gaps"):
-        decode(message)
-    assert memory.peak < 2**20
 
 
 # ---- tensors
@@ -138,14 +95,12 @@ def npy(array: np.ndarray, **kwargs: object) -> bytes:
 
 @pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"])
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (0, 3), (1, 2, 3, 4)])
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_tensors_are_read_as_numpy_reads_them(dtype: str, shape: tuple[int, ...], version: tuple[int, int]) -> None:
-    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    for written in (array, np.asfortranarray(array)):
-        (read,) = codec.read_tensors([npy(written, version=version)])
-        assert read.dtype == array.dtype
-        np.testing.assert_array_equal(read, array)
-        assert not read.flags.writeable
+@pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
+def test_tensors_are_read_as_numpy_reads_them(dtype: str, shape: tuple[int, ...], order: Any) -> None:
+    array = order(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype))
+    (read,) = codec.read_tensors([npy(array)])
+    assert (read.dtype, read.flags.writeable) == (array.dtype, False)
+    np.testing.assert_array_equal(read, array)
 
 
 def with_header(text: str, body: bytes = b"") -> bytes:
@@ -153,29 +108,20 @@ def with_header(text: str, body: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + body
 
 
+def shaped(shape: str, descr: str = "<f8", body: bytes = b"", more: str = "") -> bytes:
+    """A tensor whose header declares this shape."""
+    return with_header(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}{more}", body)
+
+
 HOSTILE_TENSORS = {
     "nothing": b"",
-    "not numpy": b"PK\x03\x04" + bytes(100),
-    "magic only": b"\x93NUMPY",
-    "no header": b"\x93NUMPY\x01\x00\x76\x00",
     "header longer than all": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100),
-    "truncated": npy(np.arange(10))[:-1],
     "surplus": npy(np.arange(10)) + b"\0",
     "pickle": npy(np.array([{}], object), allow_pickle=True),
     "big-endian": npy(np.arange(3, dtype=">i4")),
-    "records": npy(np.zeros(3, [("a", "u1")])),
     "texts": npy(np.array(["a"])),
-    "giant": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999999999), }"),
-    "giant and zero": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 0), }"),
-    "zero-size, u1": with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }"),
-    "zero-size, f8": with_header(
-        "{'descr': '<f8', 'fortran_order': True, 'shape': (9999999999, 9999999999, 9999999999, 0), }"
-    ),
-    "negative": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1), }", bytes(8)),
-    "two numbers in one": with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (1 2,), }", bytes(12)),
-    "code": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (exit(),), }", bytes(8)),
-    "deep": with_header("(" * 900),
-    "long": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }" + " " * 2000, bytes(8)),
+    "giant": shaped("9999999999, 9999999999"),
+    "zero-size, f8": shaped("9999999999, 9999999999, 9999999999, 0"),
     "no bytes": "text",
 }
 
@@ -187,7 +133,7 @@ def test_hostile_tensors_are_refused(name: str) -> None:
 
 
 def test_a_declared_size_is_not_allocated() -> None:
-    tensor = with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,), }")
+    tensor = shaped("9999999999,")
     expected = "79999999992 bytes as its header declares"
     with traced() as memory, raises(PayloadError, field="array 1", expected=expected, got=0):
         codec.read_tensors([tensor])

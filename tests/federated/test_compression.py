@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import entropy
-from sklearn.datasets import load_digits
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import CountsError, PayloadError
 from flwr_flynn.federated.compression import (
     pack,
@@ -34,11 +34,10 @@ SKEWED = st.one_of(st.just(0), st.integers(0, 3), st.integers(0, 300), st.intege
 
 @given(arrays(np.int64, SHAPES, elements=SKEWED))
 def test_what_is_packed_is_unpacked(counts: np.ndarray) -> None:
-    packed = pack(counts)
-    np.testing.assert_array_equal(unpack(packed, counts.shape, 2**63 - 1), counts)
+    packed, largest = pack(counts), int(counts.max())
     np.testing.assert_array_equal(pack(np.asfortranarray(counts)), packed)
-    largest = int(counts.max())
-    np.testing.assert_array_equal(unpack(packed, counts.shape, largest), counts)
+    for most in (largest, 2**63 - 1):
+        np.testing.assert_array_equal(unpack(packed, counts.shape, most), counts)
     if largest:
         with raises(PayloadError, field="counts", expected=f"entries of at most {largest - 1}"):
             unpack(packed, counts.shape, largest - 1)
@@ -59,23 +58,6 @@ def test_matrices_of_any_density_take_little_more_than_their_entropy(mean: float
     np.testing.assert_array_equal(unpack(packed, counts.shape, 2**40), counts)
     least = bytes_of_entropy(counts)
     assert packed.nbytes <= max(1.25 * least, least + 512)
-
-
-def test_gaps_or_all_entries_whichever_is_shorter() -> None:
-    random = np.random.default_rng(0)
-    sparse, full = (pack(random.poisson(mean, (10, 4096))) for mean in (0.05, 3.0))
-    assert (sparse[1] > 0, full[1]) == (True, 0)
-
-
-@pytest.mark.parametrize("n", [50, 180, 600, 1797])
-@pytest.mark.parametrize("hash_dim", [512, 16384, 131072])
-def test_a_party_sends_little_more_than_its_counts_entropy(n: int, hash_dim: int) -> None:
-    X, y = load_digits(return_X_y=True)
-    hasher = FlyHash(HashSpec(n_features=64, hash_dim=hash_dim, row_nnz=19, hash_nnz=max(hash_dim // 512, 8), seed=7))
-    few = np.random.default_rng(0).permutation(len(y))[:n]
-    counts = ClassCounts.from_data(hasher, X[few], y[few], 10).array
-    size, least = pack(counts).nbytes, bytes_of_entropy(counts)
-    assert size <= max(1.25 * least, least + 512)
 
 
 def deflated(*planes: bytes) -> bytes:
@@ -116,102 +98,91 @@ def test_the_format_is_as_it_is_written_down() -> None:
         unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=4)
 
 
-@pytest.mark.parametrize(
-    ("raw", "facts"),
-    [
-        (b"", ("packed counts of version 1", "no bytes")),
-        (GOOD[:18], ("packed counts of version 1", "version 1")),
-        (by_hand(2, b"\x01\x04", b"\x02\x00", shape=(4, 2)), ("shape (2, 4)", "(4, 2)")),
-        (by_hand(2, b"\x01\x04", b"\x02\x00", shape=(2**32 - 1, 0)), ("shape (2, 4)", "(4294967295, 0)")),
-        (by_hand(2, b"\x01\x04", b"\x02\x00", version=2), ("packed counts of version 1", "version 2")),
-        (by_hand(9, bytes(9), bytes(9)), ("at most 8 entries", "9")),
-        (by_hand(2**32 - 1, b"", b""), ("at most 8 entries", "4294967295")),
-        (by_hand(1, b"\0", b"\0", widths=(3, 1)), ("gaps of 0 to 4 and entries of 1 to 8 bytes", "3 and 1")),
-        (by_hand(1, b"\0", b"\0", widths=(8, 1)), ("gaps of 0 to 4 and entries of 1 to 8 bytes", "8 and 1")),
-        (by_hand(1, b"\0", b"\0", widths=(1, 0)), ("gaps of 0 to 4 and entries of 1 to 8 bytes", "1 and 0")),
-        (by_hand(1, b"\0", b"\0", widths=(1, 255)), ("gaps of 0 to 4 and entries of 1 to 8 bytes", "1 and 255")),
-        (by_hand(7, bytes(7), widths=(0, 1)), ("all 8 entries", "7")),
-        (by_hand(0, b"", widths=(0, 1)), ("all 8 entries", "0")),
-        (GOOD[:-1], ("bytes of their checksum", "damaged bytes")),
-        (GOOD + b"\0", ("bytes of their checksum", "damaged bytes")),
-        (GOOD[:20] + bytes([GOOD[20] ^ 4]) + GOOD[21:], ("bytes of their checksum", "damaged bytes")),
-        (by_hand(2, b"\x01\x04", b"\x02\x00", behind=b"\0"), ("nothing behind the entries", "1 bytes")),
-        (by_hand(2, b"\x01\x04", b"\x02\x00", behind=deflated(b"\0")), ("nothing behind the entries", "3 bytes")),
-        (by_hand(2, b"\x01", b"\0\0"), ("2 gaps", "more or fewer")),
-        (by_hand(1, b"\0\0", b"\0"), ("1 gaps", "more or fewer")),
-        (by_hand(1, b"\0", b"\0\0"), ("1 entries", "more or fewer")),
-        (by_hand(1, b"\0"), ("1 entries", "more or fewer")),
-        (by_hand(1, b"\0", b"\0", widths=(1, 2)), ("1 entries", "more or fewer")),
-        (by_hand(1, behind=b"\xff\xff\xff"), ("1 gaps", "more or fewer")),
-        (by_hand(8, bytes(2**24), widths=(0, 1)), ("8 entries", "more or fewer")),
-        (by_hand(1, b"\x08", b"\0"), ("gaps below 8", "a larger gap")),
-        (by_hand(2, b"\x04\x03", b"\0\0"), ("entries within 2 rows of 4", "an index beyond")),
-        (by_hand(1, b"\0", *[b"\xff"] * 8, widths=(1, 8)), ("entries of at most 100", "a larger entry")),
-        (by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), ("entries of at most 100", "a larger entry")),
-        (by_hand(1, b"\0", b"\x64"), ("entries of at most 100", "a larger entry")),
-    ],
-)
-def test_bytes_that_are_no_counts_are_refused(raw: bytes, facts: tuple[str, str]) -> None:
-    expected, got = facts
-    with raises(PayloadError, field="counts", expected=expected, got=got):
+OF_COUNTS, OF_WIDTHS = "packed counts of version 1", "gaps of 0 to 4 and entries of 1 to 8 bytes"
+DAMAGED, BEHIND = "bytes of their checksum", "nothing behind the entries"
+PLANES = (b"\x01\x04", b"\x02\x00")
+
+
+ZERO, FEW, LARGER = b"\0", "more or fewer", "entries of at most 100"
+NO_COUNTS: list[tuple[bytes, str, Any]] = [(b"", OF_COUNTS, "no bytes"), (GOOD[:18], OF_COUNTS, "version 1")]
+NO_COUNTS += [(by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2")]
+NO_COUNTS += [(by_hand(2, *PLANES, shape=shape), "shape (2, 4)", shape) for shape in ((4, 2), (2**32 - 1, 0))]
+NO_COUNTS += [(by_hand(n, ZERO, ZERO), "at most 8 entries", n) for n in (9, 2**32 - 1)]
+WIDTHS = ((3, 1), (1, 0), (1, 255))
+NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=each), OF_WIDTHS, "{} and {}".format(*each)) for each in WIDTHS]
+NO_COUNTS += [(by_hand(n, bytes(n), widths=(0, 1)), "all 8 entries", n) for n in (0, 7)]
+NO_COUNTS += [(raw, DAMAGED, "damaged bytes") for raw in (GOOD[:-1], GOOD + ZERO, GOOD[:20] + ZERO + GOOD[21:])]
+NO_COUNTS += [(by_hand(2, *PLANES, behind=ZERO), BEHIND, "1 bytes")]
+NO_COUNTS += [(by_hand(2, *PLANES, behind=deflated(ZERO)), BEHIND, "3 bytes")]
+NO_COUNTS += [(by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW), (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW)]
+NO_COUNTS += [(by_hand(1, ZERO, b"\0\0"), "1 entries", FEW), (by_hand(1, ZERO), "1 entries", FEW)]
+NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW)]
+NO_COUNTS += [(by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW)]
+NO_COUNTS += [(by_hand(8, *[bytes(2**24)] * n, widths=(0, n)), "8 entries", FEW) for n in (1, 8)]
+NO_COUNTS += [(by_hand(8, bytes(8), *[bytes(8)] * 7, bytes(2**24), widths=(1, 8)), "8 entries", FEW)]
+NO_COUNTS += [(by_hand(8, bytes(2**24), bytes(2**24)), "8 gaps", FEW)]
+NO_COUNTS += [(by_hand(1, b"\x08", ZERO), "gaps below 8", "a larger gap")]
+NO_COUNTS += [(by_hand(2, b"\x04\x03", b"\0\0"), "entries within 2 rows of 4", "an index beyond")]
+NO_COUNTS += [(by_hand(1, ZERO, *[b"\xff"] * 8, widths=(1, 8)), LARGER, "a larger entry")]
+NO_COUNTS += [(by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), LARGER, "a larger entry")]
+NO_COUNTS += [(by_hand(1, ZERO, b"\x64"), LARGER, "a larger entry")]
+
+
+@pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS)
+def test_bytes_that_are_no_counts_are_refused(raw: bytes, expected: str, got: Any) -> None:
+    with traced() as memory, raises(PayloadError, field="counts", expected=expected, got=got):
         unpack(np.frombuffer(raw, np.uint8), (2, 4), largest=100)
+    assert memory.peak < 2**16 + 4 * len(raw)
 
 
-def read_or_refused(raw: bytes) -> bool:
-    """True if bytes are counts, which are then whole and within the bounds."""
-    try:
-        read = unpack(np.frombuffer(raw, np.uint8), (3, 200), largest=1000)
-    except PayloadError:
-        return False
-    assert read.shape == (3, 200)
-    assert read.dtype == np.int64
-    assert 0 <= read.min() <= read.max() <= 1000
-    return True
+CHANGES = st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_size=4)
 
 
-@pytest.mark.parametrize("mean", [0.02, 0.5, 40])
-def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(mean: float) -> None:
-    random = np.random.default_rng(0)
-    whole = pack(random.poisson(mean, (3, 200))).tobytes()
-    accepted = 0
-    with traced() as memory:
-        for turn in range(2000):
-            raw = bytearray(whole)
-            for _ in range(random.integers(1, 5)):
-                raw[random.integers(len(raw))] = random.integers(256)
-            if turn % 4 == 3:
-                raw = raw[: random.integers(len(raw))]
-            if turn % 2 and len(raw) > 19:  # a sender that means it makes the checksum right
-                raw = bytearray(sealed(bytes(raw)))
-            accepted += read_or_refused(bytes(raw))
-    assert accepted < 1500
-    assert memory.peak < 2**19
+def changed(whole: bytes, changes: list[tuple[int, int]], length: int, is_sealed: bool) -> Any:
+    """Packed bytes of which some are others, or missing; a sender that means it makes the checksum right."""
+    raw = bytearray(whole)
+    for place, value in changes:
+        raw[place % len(raw)] = value
+    raw = raw[: length or len(raw)]
+    return np.frombuffer(sealed(bytes(raw)) if is_sealed and len(raw) > 19 else bytes(raw), np.uint8)
+
+
+RANDOM = np.random.default_rng(0)
+WHOLE = [pack(RANDOM.poisson(mean, (3, 200))).tobytes() for mean in (0.02, 0.5, 40)]
+SIGNED_WHOLE = pack_signed(RANDOM.integers(-9, 10, (3, 200))).tobytes()
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@given(CHANGES, st.sampled_from([0, 0, 0, 10, 19, 50]), st.booleans())
+@settings(max_examples=300)
+def test_changed_bytes_are_counts_or_refused(whole: bytes, changes: Any, length: int, is_sealed: bool) -> None:
+    read_or_refused(changed(whole, changes, length, is_sealed))
+
+
+@given(CHANGES, st.booleans())
+@settings(max_examples=300)
+def test_whatever_is_done_to_a_signed_table_it_stays_within_its_bounds(changes: Any, is_sealed: bool) -> None:
+    read_or_refused(changed(SIGNED_WHOLE, changes, 0, is_sealed), unpack_signed, -100, 100)
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 4]), st.sampled_from([1, 2, 4, 8]), st.integers(0, 700))
 def test_no_bytes_are_more_than_counts(body: bytes, gap_width: int, width: int, n: int) -> None:
-    read_or_refused(signed(struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n), body))
+    read_or_refused(np.frombuffer(signed(struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n), body), np.uint8))
+
+
+def read_or_refused(raw: Any, read: Any = unpack, least: int = 0, most: int = 1000) -> None:
+    """What is read is whole and within its bounds."""
+    with traced() as memory, suppress(PayloadError):
+        found = read(raw, (3, 200), most)
+        assert (found.shape, found.dtype) == ((3, 200), np.int64)
+        assert least <= found.min() <= found.max() <= most
+    assert memory.peak < 2**19
 
 
 def test_any_single_byte_that_changes_on_the_way_is_noticed() -> None:
-    whole = pack(np.random.default_rng(0).poisson(0.5, (3, 200))).tobytes()
-    for place in range(len(whole)):
-        changed = whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :]
+    for place in range(len(WHOLE[1])):
         with pytest.raises(PayloadError):
-            unpack(np.frombuffer(changed, np.uint8), (3, 200), 9)
-
-
-def test_a_short_message_makes_nobody_allocate_much() -> None:
-    wide = {"shape": (2, 1000)}
-    bombs = [
-        by_hand(2000, bytes(2**24), bytes(2**24), **wide),
-        by_hand(2000, *[bytes(2**24)] * 8, widths=(0, 8), **wide),
-        by_hand(2000, bytes(2000), *[bytes(2000)] * 7, bytes(2**24), widths=(1, 8), **wide),
-    ]
-    for bomb in bombs:
-        with traced() as memory, raises(PayloadError, field="counts", got="more or fewer"):
-            unpack(np.frombuffer(bomb, np.uint8), (2, 1000), largest=2**62)
-        assert memory.peak < 10 * 8 * 2000 + 4 * len(bomb)
+            unpack(changed(WHOLE[1], [(place, WHOLE[1][place] ^ 16)], 0, False), (3, 200), 9)
 
 
 def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
@@ -228,10 +199,9 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
 @given(arrays(np.int64, st.integers(0, 60), elements=SKEWED))
 def test_numbers_make_the_round_trip(numbers: np.ndarray) -> None:
     packed = pack_numbers(numbers)
-    assert (packed.dtype, packed.ndim) == (np.uint8, 1)
     found = unpack_numbers(packed, len(numbers), 2**63 - 1)
     np.testing.assert_array_equal(found, numbers)
-    assert found.dtype == np.int64
+    assert (packed.dtype, packed.ndim, found.dtype) == (np.uint8, 1, np.int64)
 
 
 def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
@@ -241,24 +211,19 @@ def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
     assert pack_numbers(numbers).tobytes()[:9] == by_hand[:9]
 
 
+def of_numbers(n: int, width: int, body: bytes = b"", *planes: bytes) -> bytes:
+    return struct.pack("<QB", n, width) + body + (deflated(*planes) if planes else b"")
+
+
+NO_NUMBERS = [b"", bytes(8), of_numbers(4, 1, b"", bytes(4)), of_numbers(2**63, 1), of_numbers(3, 0)]
+NO_NUMBERS += [of_numbers(3, 3, b"", *[bytes(3)] * 3), of_numbers(3, 1, deflated(bytes(3)) + b"x")]
+NO_NUMBERS += [of_numbers(3, 1, b"", b"\0\0\x65"), of_numbers(3, 8, b"", *[bytes(3)] * 7, b"\0\0\xff")]  # 101
+NO_PLANES = [of_numbers(3, 1), of_numbers(3, 1, b"junk"), of_numbers(3, 1, b"", bytes(2))]
+NO_PLANES += [of_numbers(3, 1, b"", bytes(2**24)), of_numbers(3, 2, b"", bytes(3))]
+
+
 @pytest.mark.parametrize(
-    ("raw", "field"),
-    [
-        (b"", "numbers"),
-        (bytes(8), "numbers"),
-        (struct.pack("<QB", 4, 1) + deflated(bytes(4)), "numbers"),  # more than 3
-        (struct.pack("<QB", 2**63, 1), "numbers"),
-        (struct.pack("<QB", 3, 0), "numbers"),
-        (struct.pack("<QB", 3, 3) + deflated(*[bytes(3)] * 3), "numbers"),
-        (struct.pack("<QB", 3, 1) + deflated(bytes(3)) + b"x", "numbers"),
-        (struct.pack("<QB", 3, 1) + deflated(b"\0\0\x65"), "numbers"),  # 101
-        (struct.pack("<QB", 3, 8) + deflated(*[bytes(3)] * 7, b"\0\0\xff"), "numbers"),
-        (struct.pack("<QB", 3, 1), "counts"),
-        (struct.pack("<QB", 3, 1) + b"junk", "counts"),
-        (struct.pack("<QB", 3, 1) + deflated(bytes(2)), "counts"),
-        (struct.pack("<QB", 3, 1) + deflated(bytes(2**24)), "counts"),
-        (struct.pack("<QB", 3, 2) + deflated(bytes(3)), "counts"),
-    ],
+    ("raw", "field"), [*((raw, "numbers") for raw in NO_NUMBERS), *((raw, "counts") for raw in NO_PLANES)]
 )
 def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
     with traced() as memory, raises(PayloadError, field=field):
@@ -289,12 +254,10 @@ SIGNED = st.one_of(st.just(0), st.integers(-3, 3), st.integers(-300, 300), st.in
 
 @given(arrays(np.int64, SHAPES, elements=SIGNED))
 def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
-    packed = pack_signed(table)
-    assert (packed.dtype, packed.ndim) == (np.uint8, 1)
-    largest = int(np.abs(table).max())
+    packed, largest = pack_signed(table), int(np.abs(table).max())
     found = unpack_signed(packed, table.shape, largest)
     np.testing.assert_array_equal(found, table)
-    assert found.dtype == np.int64
+    assert (packed.dtype, packed.ndim, found.dtype) == (np.uint8, 1, np.int64)
     if largest:
         with raises(PayloadError, field="counts"):
             unpack_signed(packed, table.shape, largest - 1)
@@ -306,33 +269,3 @@ def test_small_magnitudes_of_either_sign_are_small_numbers() -> None:
     np.testing.assert_array_equal(unpack_signed(pack_signed(table.astype(np.int8)), (1, 5), 2), table)
     random = np.random.default_rng(0).integers(-1, 2, (10, 1000))
     assert pack_signed(random).nbytes < 10_000 / 4
-
-
-@pytest.mark.parametrize("largest", [0, 1, 2**40, 2**61])
-def test_the_bounds_of_both_signs_are_those_that_are_allowed(largest: int) -> None:
-    for value, is_fine in ((largest, True), (-largest, True), (largest + 1, False), (-largest - 1, False)):
-        packed = pack_signed(np.array([[0, value]]))
-        if is_fine:
-            assert unpack_signed(packed, (1, 2), largest).tolist() == [[0, value]]
-        else:
-            with raises(PayloadError, field="counts"):
-                unpack_signed(packed, (1, 2), largest)
-
-
-def test_whatever_is_done_to_a_signed_table_it_stays_within_its_bounds() -> None:
-    random = np.random.default_rng(0)
-    whole = pack_signed(random.integers(-9, 10, (3, 200))).tobytes()
-    accepted = 0
-    for turn in range(500):
-        raw = bytearray(whole)
-        for _ in range(random.integers(1, 5)):
-            raw[random.integers(len(raw))] = random.integers(256)
-        raw = bytearray(sealed(bytes(raw))) if turn % 2 else raw
-        try:
-            found = unpack_signed(np.frombuffer(bytes(raw), np.uint8), (3, 200), 100)
-        except PayloadError:
-            continue
-        accepted += 1
-        assert found.shape == (3, 200)
-        assert -100 <= found.min() <= found.max() <= 100
-    assert accepted < 400

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import REFUSED, Config, Reply
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import config_of
+from tests.federated.hostile import integers
 from tests.federated.registry import BOUND, CASES, SECURE, SECURE_CASES, SECURE_TOTALS, SOME, TOTALS, Case
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, refusal, replied, statistic_of
+from tests.federated.runs import DUE, GRID, NAMES, Y, refusal, replied, statistic_of
 from tests.federated.secure_runs import mean_of
 from tests.memory import traced
 from tests.raising import raises
@@ -49,11 +53,9 @@ def test_every_registered_request_has_a_case() -> None:
 @example(owners=list(range(12)), order=list(range(12))[::-1])
 @example(owners=[0] * 12, order=list(range(12)))
 @settings(max_examples=10, deadline=None)
-def test_the_sum_of_every_partition_in_every_order_is_the_pooled_statistic(
-    name: str, owners: list[int], order: list[int]
-) -> None:
+def test_sums_of_any_partition_and_order_are_pooled(name: str, owners: list[int], order: list[int]) -> None:
     case = CASES[name]
-    total = case.zero
+    total = case.request.zero
     for party in order:  # numbers that own nothing are parties without samples
         total = total + case.of(SOME[np.array(owners) == party])
     assert case.shown(total) == case.shown(POOLED[name])
@@ -65,7 +67,7 @@ def test_the_sum_of_every_partition_in_every_order_is_the_pooled_statistic(
 def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> None:
     case, leaves = CASES[name], np.isin(np.arange(12), list(gone))
     assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
-    assert POOLED[name] - POOLED[name] == case.zero
+    assert POOLED[name] - POOLED[name] == case.request.zero
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -101,18 +103,14 @@ def test_a_hostile_secure_sum_is_refused(name: str) -> None:
         request.summed(copies)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(4, 1)),
-        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(3, 4)),
-        (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
-        (TOTALS, CountsOfSpecs(TOTALS.parts[::-1])),
-        (TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris")))),
-        (Tables((np.zeros((3, 3), np.int64),)), Tables((np.zeros((4, 4), np.int64),))),
-        (Tables((np.zeros((3, 3), np.int64),)), Tables(())),
-    ],
-)
+THREE, ZEROS = Tables((np.zeros((3, 3), np.int64),)), ColumnHistograms.zeros(4, 3)
+PAIRS: list[tuple[Any, Any]] = [(ZEROS, ColumnHistograms.zeros(4, 1)), (ZEROS, ColumnHistograms.zeros(3, 4))]
+PAIRS += [(TOTALS, CountsOfSpecs(parts)) for parts in (TOTALS.parts[:1], TOTALS.parts[::-1])]
+PAIRS += [(TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris"))))]
+PAIRS += [(THREE, other) for other in (Tables((np.zeros((4, 4), np.int64),)), Tables(()))]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> None:
     for combine in (lambda a, b: a + b, lambda a, b: a - b):
         with pytest.raises((CountsError, DataError)) as error:
@@ -123,7 +121,7 @@ def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> No
 def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
     for kind in ("columns", "counts"):
         with pytest.raises((CountsError, DataError)):
-            _ = CASES[kind].zero - POOLED[kind]
+            _ = CASES[kind].request.zero - POOLED[kind]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
@@ -188,37 +186,52 @@ def test_a_request_with_other_arrays_is_refused(name: str) -> None:
         assert "failed" not in refusal(request, party, {}, other)
 
 
+@pytest.mark.parametrize(("name", "change"), [(name, each) for name, case in CASES.items() for each in case.refused])
+def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> None:
+    case = CASES[name]
+    start, entries, spoil = case.refused[change]
+    arrays = None if spoil is None else spoil(case.request.arrays())
+    party = case.party(SOME, on_model=lambda _: pytest.fail("taken"))
+    assert refusal(case.request, party, entries, arrays).startswith(start)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_loaded(name: str) -> None:
+def test_beyond_its_memory_a_party_loads_and_draws_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
     for request in (CASES[name].request, SECURE.get(name)):
         if request is not None:
-            options = PartyOptions(memory_limit=100, leaves=CASES[name].is_withdrawal)
+            options = PartyOptions(memory_limit=100, leaves=CASES[name].request.is_withdrawal)
             party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
             answer = party.answer(config_of(request), request.arrays())
             assert str(answer.metrics[REFUSED]).startswith("memory: ")
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
-def test_labels_that_nobody_knows_are_refused_without_a_word_of_them(name: str) -> None:
-    if name == "schema":
-        return  # which looks at no label
-    odd, request = LABELS.astype(object), CASES[name].request
-    odd[7] = "geheim"
-    party = Party(Samples(X, odd), PartyOptions(gram=True))
-    answer = party.answer(config_of(request), request.arrays())
-    assert answer.metrics.keys() == {REFUSED}
-    assert "geheim" not in str(answer.metrics)
+ONE, SECRET = ["setosa"], 123456.789
+MISFIT: list[tuple[Any, Any]] = [(np.full((2, 5), SECRET), ONE * 2), (np.full((2, 4), SECRET), [*ONE, str(SECRET)])]
+MISFIT += [(np.full((2, 4), SECRET), ONE), (np.array([[str(SECRET), "a", "b", "c"]]), ONE), (None, None)]
+MISFIT += [(convert([[SECRET, np.nan, 0, 0]]), ONE) for convert in (np.array, sp.csr_matrix)]
+MISFIT += [(np.array([[SECRET, None, "b", {}]], object), ONE), (np.array([[SECRET, np.inf, 0, 0]]), ONE)]
+
+
+@pytest.mark.parametrize(("data", "labels"), MISFIT)
+@pytest.mark.parametrize("name", [name for name in CASES if name != "schema"])  # which looks at no number and no label
+def test_samples_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
+    request, samples = CASES[name].request, Samples(data, labels, data, labels)
+    options = PartyOptions(min_examples=1, gram=True, leaves=request.is_withdrawal, previous=samples)
+    answer = Party(samples, options).answer(config_of(request), request.arrays())
+    is_nothing = data is None and CASES[name].is_evaluation  # nothing held out is no fault
+    assert answer.metrics.keys() == (set() if is_nothing else {REFUSED})
+    assert "123456" not in str(answer.metrics)
+    assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
 @pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
-def test_parties_that_give_no_exact_figures_refuse_before_samples_are_loaded(
-    kind: str, name: str, tmp_path: Path
-) -> None:
+def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(kind: str, name: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "budget": {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
         "secure": {"secure": True, "evaluates": True},
-        "leaves": {"leaves": not CASES[name].is_withdrawal},
+        "leaves": {"leaves": not CASES[name].request.is_withdrawal},
     }[kind]
     request = CASES[name].request
     party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
@@ -235,6 +248,48 @@ def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
 
 
 # ---- replies
+
+
+@cache
+def without_one(name: str) -> Any:
+    """What a server makes of a phase in which a party is lost."""
+    steps = CASES[name].steps()
+    steps.step(DUE, failures={"3": "failed"})
+    return made_of(steps.run)
+
+
+def made_of(run: Run) -> Any:
+    """What a server asks next, and the results so far, but for reasons of parties that are missing."""
+    ask = None if run.due is None else run.ask(run.due.channel, "0123")
+    results = [run.state.results.get(name) for name in ("selection", "evaluation")]
+    return ask and (ask.cids, ask.config, ask.tensors), results, len(run.state.absent(*run.state.results))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [(name, each) for name, case in CASES.items() if case.run for each in case.hostile]
+)
+def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
+    steps = CASES[name].steps()
+    reason, spoil = CASES[name].hostile[change]
+
+    def spoiled(reply: Reply) -> Reply:
+        assert steps.run.asked is not None
+        return spoil(steps.run.asked.request, reply) if reply.cid == "3" else reply
+
+    taken = steps.step(DUE, spoil=spoiled)
+    assert taken is not None
+    assert list(taken.missing) == ["party-3"]
+    assert taken.missing["party-3"].startswith(reason)
+    assert made_of(steps.run) == without_one(name)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.run])
+def test_the_same_integers_written_again_pass(name: str) -> None:
+    """What the hostile replies change is not lost for another reason."""
+    steps = CASES[name].steps()
+    taken = steps.step(DUE, spoil=lambda reply: integers(list)(steps.run.asked.request, reply))  # type: ignore[union-attr]
+    assert taken is not None
+    assert taken.missing == {}
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.takes_counted])
@@ -254,7 +309,11 @@ def read(name: str, arrays: Any, n_examples: Any) -> Any:
 def test_a_reply_of_another_form_is_refused(name: str) -> None:
     reply = replied(CASES[name].request, CASES[name].party(SOME))
     arrays, n = codec.read_tensors(reply.tensors), reply.n_examples
-    assert read(name, arrays, n) is not None
+    statistic = read(name, arrays, n)
+    fields, parts = CASES[name].request.fields(Sizes(n, n)), CASES[name].request.parts(statistic)
+    for index, part in enumerate(parts):
+        with pytest.raises(FlyNNError):
+            read(name, to_arrays(fields, [*parts[:index], part[1:], *parts[index + 1 :]]), n)
     for number in (n + 1, n - 1, -1, float(n), True, str(n), None, 2**63):
         with pytest.raises(FlyNNError):
             read(name, arrays, number)

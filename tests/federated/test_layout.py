@@ -47,28 +47,6 @@ PARTS = [
 ]
 
 
-def test_a_message_comes_back_as_it_was() -> None:
-    arrays = to_arrays(FIELDS, PARTS)
-    assert [array.shape[0] for array in arrays[:3]] == [1, 3, 2]
-    assert arrays[3].tobytes().hex() == PRINT
-    assert arrays[-1].dtype == np.int8
-    for found, part in zip(of_arrays(arrays, FIELDS), PARTS, strict=True):
-        assert found.dtype == np.int64
-        np.testing.assert_array_equal(found, part)
-
-
-@pytest.mark.parametrize("index", range(len(FIELDS)))
-def test_integers_out_of_their_bounds_are_refused(index: int) -> None:
-    field = FIELDS[index]
-    for wrong in (field.largest + 1, -1 - field.largest * field.is_signed):
-        if wrong < 0 and field.form != PLAIN and not field.is_signed:
-            continue  # these forms have no negative integers
-        parts = list(PARTS)
-        parts[index] = np.full(field.shape, wrong)
-        with pytest.raises(PayloadError):
-            of_arrays(to_arrays(FIELDS, parts), FIELDS)
-
-
 def test_bounds_of_single_classes_hold() -> None:
     parts = [*PARTS[:1], np.array([5, 1, 9]), *PARTS[2:]]  # the second class has no samples
     with raises(PayloadError, field="sizes", expected="entries from 0 to 9", got="an entry outside"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import pytest
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.options import RunOptions
@@ -13,52 +13,29 @@ from tests.federated.runs import AUTO, DUE, GRID, Exchange, exchange, in_process
 REASON = "set aside: 1 of at least 3 parties replied"
 
 
-def until(phase: str, **changes: Any) -> Exchange:
-    """A run of four parties, three of which are needed, that has come to a phase."""
-    steps = exchange(GRID, min_parties=3, **changes)
-    for party in steps.parties.values():
-        object.__setattr__(party.options, "gram", True)
-    steps.step(TRAIN)
+@pytest.mark.parametrize("phase", ["selection", "gram", "evaluation"])
+def test_one_party_of_three_decides_nothing(phase: str) -> None:
+    steps = exchange(GRID, min_parties=3, gram=16)
     while steps.run.due is not None and steps.run.due.name != phase:
         steps.step(DUE)
-    return steps
-
-
-def left_alone(steps: Exchange, phase: str) -> Run:
-    """The run after an exchange that one party alone answers."""
     before = sha256(steps.run.model)
     taken = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
+    assert taken is not None
     assert (taken.phase.name, list(taken.batch.passed)) == (phase, [])
-    assert taken.missing["party-0"] == REASON
-    assert sha256(steps.run.model) == before
-    return steps.run
-
-
-def test_one_party_of_three_does_not_select_alone() -> None:
-    run = left_alone(until("selection"), "selection")
-    selection = run.state.results["selection"]
-    assert (selection.accuracies, selection.specs, run.state.absent("selection")["party-0"]) == ((), (0,), REASON)
-
-
-def test_one_party_of_three_does_not_decide_on_the_gram_matrix_alone() -> None:
-    run = left_alone(until("gram", gram=16), "gram")
-    assert run.state.absent("gram")["party-0"] == REASON
-    assert run.model.model_.gram is None
-
-
-def test_figures_of_one_party_of_three_are_none() -> None:
-    steps = until("evaluation")
-    run = left_alone(steps, "evaluation")
-    evaluation = run.state.results["evaluation"]
-    assert (evaluation.figures, run.state.absent("evaluation")["party-0"]) == (None, REASON)
+    run, results = steps.run, steps.run.state.results
+    assert taken.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
+    assert sha256(run.model) == before
+    made = {"selection": "accuracies", "gram": "scoring", "evaluation": "figures"}[phase]
+    assert not getattr(results[phase], made)
 
 
 def test_as_many_as_are_needed_decide() -> None:
-    steps = until("selection")
-    steps.step(DUE, failures={"3": "failed: killed"})
-    assert steps.run.state.results["selection"].parties == 3
-    steps.step(DUE, failures={"2": "failed: killed"})
-    assert steps.run.state.results["evaluation"].figures is not None
+    steps = exchange(GRID, min_parties=3)
+    steps.step(TRAIN)
+    for cid in "32":
+        steps.step(DUE, failures={cid: "failed: killed"})
+    results = steps.run.state.results
+    assert (results["selection"].parties, results["evaluation"].figures is None) == (3, False)
 
 
 def test_parties_without_held_out_samples_count_as_replies() -> None:

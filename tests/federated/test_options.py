@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -33,58 +33,44 @@ def saved(**changes: Any) -> Federation:
     return federate(make(fraction_evaluate=0, **changes), [party_of(*points(9), name="a")]).federation("1")
 
 
-def test_how_many_parties_are_needed_has_no_default() -> None:
-    with pytest.raises(TypeError, match="min_parties"):  # Python's own words
-        RunOptions(spec=SPEC, classes=CLASSES)  # type: ignore[call-arg]
-
-
 def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
     names = {each.name for each in fields(RunOptions) if each.init}
     assert names <= set(re.findall(r"`(\w+)`", FlyNNStrategy.__doc__ or ""))
 
 
-def test_options_are_values() -> None:
-    options = make()
-    with pytest.raises(FrozenInstanceError):
-        options.min_parties = 2  # type: ignore[misc]
-    assert replace(options, decay=0.5).decay == 0.5
+PLAN = HashPlan(4, 3, scaling="auto")
+SHARED = {"secure_bound": 256, "min_parties": 3, "mechanism": SHARE}
+ALONE: dict[str, list[Any]] = {
+    "min_parties": [0, 2.0, True],
+    "max_examples_per_party": [0],
+    "fraction_evaluate": [1.5, 0.5, "all"],
+    "distribute": [1],
+    "classes": [[]],
+    "spec": [FlyHash.from_rows(HASHER.rows, 4, 3), SPEC.to_dict(), [], [SPEC] * 2],
+    "feature_names": [["a"]],
+    "decay": [1.0, "best"],
+    "rule": ["mean"],
+    "mechanism": ["laplace", SHARE],
+    "gram": [-1, 1, 15, 4097, 16.0, True, "16"],
+    "purpose": ["drop", None],
+}
+"""Values that are refused whatever the other options are."""
 
 
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"min_parties": 0}, "min_parties"),
-        ({"min_parties": 2.0}, "min_parties"),
-        ({"min_parties": True}, "min_parties"),
-        ({"max_examples_per_party": 0}, "max_examples_per_party"),
-        ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
-        ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
-        ({"fraction_evaluate": "all"}, "fraction_evaluate"),
-        ({"distribute": 1}, "distribute"),
-        ({"classes": []}, "classes"),
-        ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec"),
-        ({"spec": SPEC.to_dict()}, "spec"),
-        ({"spec": []}, "spec"),
-        ({"spec": [SPEC] * 2}, "spec"),
+        *(({name: value}, name) for name, values in ALONE.items() for value in values),
         ({"spec": HashPlan(4, 2)}, "classes"),
-        ({"feature_names": ["a"]}, "feature_names"),
-        ({"decay": 1.0}, "decay"),
-        ({"decay": "best"}, "decay"),
-        ({"rule": "mean"}, "rule"),
-        ({"mechanism": "laplace"}, "mechanism"),
-        ({"mechanism": NOISE, "spec": HashPlan(4, 3, scaling="auto")}, "spec"),
-        ({"secure_bound": 256, "min_parties": 3, "mechanism": SHARE, "spec": HashPlan(4, 3, scaling="auto")}, "spec"),
-        ({"secure_bound": 256, "min_parties": 3, "mechanism": SHARE, "gram": 16}, "gram"),
+        ({"mechanism": NOISE, "spec": PLAN}, "spec"),
+        ({**SHARED, "spec": PLAN}, "spec"),
+        ({**SHARED, "gram": 16}, "gram"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0, "gram": 16}, "gram"),
         ({"fraction_evaluate": 0, "gram": 16}, "gram"),
         ({"fraction_evaluate": 0, "distribute": True, "gram": 16}, "gram"),
-        *(({"gram": rows}, "gram") for rows in (-1, 1, 15, 4097, 16.0, True, "16")),
         ({"secure_bound": 3, "min_parties": 3}, "bound"),
         ({"secure_bound": 256, "min_parties": 2}, "min_parties"),
         ({"secure_bound": 256, "mechanism": NOISE, "min_parties": 3}, "mechanism"),
-        ({"mechanism": SHARE}, "mechanism"),
-        ({"purpose": "drop"}, "purpose"),
-        ({"purpose": None}, "purpose"),
         *(({"purpose": purpose}, "federation") for purpose in ("join", "withdraw", "evaluate", "resume")),
     ],
     ids=str,
@@ -94,41 +80,30 @@ def test_bad_options_are_refused_at_once(change: dict[str, Any], field: str) -> 
         make(**change)
 
 
-def test_numpy_s_integers_are_taken() -> None:
-    assert make(min_parties=np.int64(2), max_examples_per_party=np.uint8(5)).min_parties == 2
+@pytest.mark.parametrize("rows", [0, 16, 4096, np.int64(64)])
+def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
+    options = make(min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows)
+    assert (options.min_parties, options.max_examples_per_party, options.gram) == (2, 5, rows)
 
 
-def test_the_mode_follows_from_mechanism_and_bound() -> None:
-    for options, mode in (
-        ({}, "plain"),
-        ({"mechanism": NOISE}, "noisy"),
-        ({"secure_bound": 256}, "secure"),
-        ({"secure_bound": 256, "mechanism": SHARE}, "secure"),
-    ):
-        run = make(min_parties=3, **options).run_spec
-        assert (run.mode, run.mechanism, run.bound) == (mode, options.get("mechanism"), options.get("secure_bound"))
-
-
-def test_parties_try_the_model_unless_the_counts_are_private() -> None:
-    assert make().is_evaluated
-    assert not make(mechanism=NOISE).is_evaluated
-    assert make(mechanism=NOISE, fraction_evaluate=1.0).is_evaluated
-    assert not make(fraction_evaluate=0).is_evaluated
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [({}, "plain"), ({"mechanism": NOISE}, "noisy"), ({"secure_bound": 256}, "secure"), (SHARED, "secure")],
+)
+def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode: str) -> None:
+    run = make(**{"min_parties": 3, **options}).run_spec
+    assert (run.mode, run.mechanism, run.bound) == (mode, options.get("mechanism"), options.get("secure_bound"))
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
     federation = saved()
     assert make(federation=federation, purpose="join").run_spec == federation.run_spec
-    for change, field in (
-        ({"spec": replace(SPEC, seed=8)}, "spec, classes, mechanism, class_weight"),
-        ({"classes": CLASSES[::-1]}, "spec, classes, mechanism, class_weight"),
-        ({"mechanism": NOISE}, "spec, classes, mechanism, class_weight"),
-        ({"spec": HashPlan(4, 3, scaling="auto")}, "spec, classes, mechanism, class_weight"),
-        ({"class_weight": "balanced"}, "spec, classes, mechanism, class_weight"),
-        ({"purpose": "train"}, "federation"),
-    ):
-        with raises(ConfigError, field=field):
-            make(**{"federation": federation, "purpose": "join", **change})
+    changes = {"spec": replace(SPEC, seed=8), "classes": CLASSES[::-1], "mechanism": NOISE, "class_weight": "balanced"}
+    for name, value in [*changes.items(), ("spec", PLAN)]:
+        with raises(ConfigError, field="spec, classes, mechanism, class_weight"):
+            make(**{"federation": federation, "purpose": "join", name: value})
+    with raises(ConfigError, field="federation"):
+        make(federation=federation, purpose="train")
 
 
 def test_a_run_before_its_selection_can_only_go_on() -> None:
@@ -143,7 +118,7 @@ def test_a_run_before_its_selection_can_only_go_on() -> None:
 
 def test_sizes_that_do_not_fit_are_known_before_the_columns() -> None:
     with raises(SpecError, field="row_nnz"):
-        make(spec=HashPlan(4, 3, scaling="auto", row_nnz=99))
+        make(spec=replace(PLAN, row_nnz=99))
     plan = HashPlan(4, 3, 150, "auto", hash_dim=128)
     assert make(spec=plan).plan is plan
     assert [spec.hash_dim for spec in make(spec=plan).run_spec.specs] == [128] * 6

@@ -43,14 +43,14 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import no_mask
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import CountsOfSpecs, Tables, memory_needed
+from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.texts import BESIDE
-from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, evaluation_of, points
+from tests.fakes import CLASSES, RUN, SPEC, config_of, counting, counts_of, evaluation_of, points
 from tests.raising import raises
 
 X, Y = points(60)
@@ -69,7 +69,7 @@ def party(folder: Path | None = None, mask: Callable[[RunSpec], None] = no_mask,
 
 
 def ask(who: Party, request: Request[Any]) -> Answer:
-    return who.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+    return who.answer(config_of(request), request.arrays())
 
 
 def evaluation(tries: bool = True) -> EvaluationRequest:
@@ -81,58 +81,20 @@ REQUESTS: dict[str, Request[Any]] = {
     "exact": CountsRequest(RUN),
     "noisy": CountsRequest(RunSpec(SPEC, CLASSES, NOISE)),
     "secure": CountsRequest(RunSpec(SPEC, CLASSES, bound=256)),
-    "secure share": CountsRequest(RunSpec(SPEC, CLASSES, SHARE, 256)),
     "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((ScoringRule("balanced", 0.5),),)),
     "evaluation": evaluation(),
     "summed results": SecureEvaluationRequest(RunSpec(SPEC, CLASSES, bound=256), evaluation().model),
     "model": evaluation(tries=False),
-    "withdraw exact": WithdrawRequest(RUN),
     "withdraw noisy": WithdrawRequest(RunSpec(SPEC, CLASSES, NOISE)),
-    "withdraw secure": WithdrawRequest(RunSpec(SPEC, CLASSES, bound=256)),
-    "withdraw secure share": WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256)),
 }
-RESULTS_OF = ("evaluation", "summed results")
-OPEN = {"columns", "exact", "secure", "selection", *RESULTS_OF, "model"}
-LEAVES = {"withdraw exact", "withdraw secure", "model"}
-
-# The table of the module's docstring: options, whether there is a budget, and what the party answers.
-TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
-    "none": ({}, False, OPEN),
-    "budget": ({}, True, {"noisy", "secure share", "model"}),
-    "budget, evaluates": ({"evaluates": True}, True, {"noisy", "secure share", *RESULTS_OF, "model"}),
-    "secure": ({"secure": True}, False, {"secure", "summed results", "model"}),
-    "secure, evaluates": ({"secure": True, "evaluates": True}, False, {"secure", *RESULTS_OF, "model"}),
-    "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
-    "leaves": ({"leaves": True}, False, LEAVES),
-    "leaves, budget": ({"leaves": True}, True, {"model"}),  # and a release that was sent before, see test_run
-    "leaves, secure": ({"leaves": True, "secure": True}, False, {"withdraw secure", "model"}),
-}
-
-
-@pytest.mark.parametrize("request_name", REQUESTS)
-@pytest.mark.parametrize("row", TABLE)
-def test_what_leaves_a_party_is_what_its_options_say(row: str, request_name: str, tmp_path: Path) -> None:
-    if "share" in request_name:
-        pytest.importorskip("opendp")
-    options, has_budget, answered = TABLE[row]
-    who = party(tmp_path / "state" if has_budget else None, mask=lambda *_: None, **options)
-    answer = ask(who, REQUESTS[request_name])
-    assert (REFUSED not in answer.metrics) == (request_name in answered), answer.metrics
-    if REFUSED in answer.metrics:
-        assert answer.arrays == []
-        assert answer.n_examples == 0
-        assert answer.metrics.keys() == {REFUSED}
-
-
-def test_the_kinds_of_disclosure_are_those_of_the_table() -> None:
-    kinds = {name: request.discloses for name, request in REQUESTS.items()}
-    assert {kinds[name] for name in ("columns", "exact", "selection", "withdraw exact")} == {EXACT}
-    assert kinds["noisy"] == kinds["withdraw noisy"] == NOISY
-    assert kinds["secure"] == kinds["secure share"] == kinds["withdraw secure"] == SECURE
-    assert (kinds["evaluation"], kinds["model"]) == (RESULTS, NOTHING)
-
-
 # ---- samples that a request did not declare
+
+
+TAKES: dict[str, Callable[[Any], object]] = {
+    "labelled": lambda who: who.labelled(RUN.codes, 4),
+    "release": lambda who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
+    "tried": lambda who: who.tried(RUN, evaluation().model),
+}
 
 
 @register
@@ -162,12 +124,7 @@ class Greedy(Request[Tables]):
         return 256 if self.declares == SECURE else None
 
     def compute(self, party: Party) -> Answer:
-        if self.wants == "labelled":
-            party.labelled(RUN.codes, 4)
-        elif self.wants == "release":
-            party.release(RunSpec(SPEC, CLASSES, NOISE))
-        else:
-            party.tried(RUN, evaluation().model)
+        TAKES[self.wants](party)
         self.got.append(self.wants)
         return Answer()
 
@@ -176,10 +133,8 @@ class Greedy(Request[Tables]):
 
 @pytest.mark.parametrize("budget", [False, True])
 @pytest.mark.parametrize("declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"])
-@pytest.mark.parametrize("wants", ["labelled", "release", "tried"])
-def test_a_request_gets_no_samples_that_it_does_not_declare(
-    declares: str, wants: str, budget: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("wants", TAKES)
+def test_a_request_gets_what_it_declares(declares: str, wants: str, budget: bool, tmp_path: Path) -> None:
     Greedy.got.clear()
     who = party(tmp_path / "state" if budget else None, mask=lambda *_: None)
     answer = ask(who, Greedy(declares, wants))
@@ -192,36 +147,22 @@ def test_a_request_gets_no_samples_that_it_does_not_declare(
     assert (REFUSED in answer.metrics) == (not allowed)
 
 
-def test_between_requests_nothing_is_to_be_had(tmp_path: Path) -> None:
-    for who in (party(), party(tmp_path / "state")):
-        ask(who, CountsRequest(RUN))
-        for take in (
-            lambda who=who: who.labelled(RUN.codes, 4),
-            lambda who=who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
-            lambda who=who: who.tried(RUN, evaluation().model),
-        ):
-            with pytest.raises(PrivacyError):
-                take()
+@pytest.mark.parametrize("budget", [False, True])
+@pytest.mark.parametrize("take", TAKES)
+def test_between_requests_nothing_is_to_be_had(take: str, budget: bool, tmp_path: Path) -> None:
+    who = party(tmp_path / "state" if budget else None)
+    ask(who, CountsRequest(RUN))
+    with pytest.raises(PrivacyError):
+        TAKES[take](who)
 
 
-def test_samples_are_loaded_when_they_may_leave_and_not_before(tmp_path: Path) -> None:
+def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again(tmp_path: Path) -> None:
     loaded: list[tuple[str, ...]] = []
-
-    def load(names: tuple[str, ...]) -> Samples:
-        loaded.append(names)
-        return Samples(X, Y)
-
-    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"]))
-    who = Party(load, PartyOptions(budget=budget))
-    for request in (*REQUESTS.values(), Greedy(EXACT, "labelled")):
-        if request is not REQUESTS["noisy"]:
-            ask(who, request)
-    assert loaded == []
-    named = RunSpec(SPEC, CLASSES, NOISE, feature_names=tuple("wxyz"))
-    assert REFUSED not in ask(who, CountsRequest(named)).metrics
-    assert loaded == [()]  # whatever is asked, so that a failure tells nothing
-    again = ask(Party(lambda _: pytest.fail("loaded"), PartyOptions(budget=budget)), CountsRequest(named))
-    assert REFUSED not in again.metrics  # the same answer again takes no samples
+    options = PartyOptions(budget=Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"])))
+    request = CountsRequest(RunSpec(SPEC, CLASSES, NOISE, feature_names=tuple("wxyz")))
+    for _ in range(2):
+        assert REFUSED not in ask(Party(lambda names: loaded.append(names) or Samples(X, Y), options), request).metrics
+    assert loaded == [()]  # so that a failure tells nothing
 
 
 # ---- answers
@@ -255,11 +196,6 @@ def test_private_and_secure_answers_have_one_form_whatever_the_samples_are(tmp_p
     np.testing.assert_array_equal(secure.arrays[0], counts_of(X, Y).array.ravel())
 
 
-def test_counts_beyond_the_bound_of_a_secure_sum_are_refused() -> None:
-    answer = ask(party(mask=lambda *_: None), CountsRequest(RunSpec(SPEC, CLASSES, bound=2)))
-    assert answer.metrics.keys() == {REFUSED}
-
-
 @pytest.mark.parametrize("entries", [{}, {PHASE: 3}, {PHASE: "nonsense"}, {PHASE: "counts"}, {PHASE: "evaluation"}])
 def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
     answer = party(name="Basel").answer(entries)
@@ -285,62 +221,21 @@ def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("data", "labels"),
-    [
-        (np.full((2, 5), SECRET), ["ash"] * 2),
-        (np.full(4, SECRET), ["ash"]),
-        (np.full((2, 4), SECRET), ["ash", str(SECRET)]),
-        (np.full((2, 4), SECRET), ["ash"]),
-        (np.array([[SECRET, np.nan, 0, 0]]), ["ash"]),
-        (np.array([[SECRET, np.inf, 0, 0]]), ["ash"]),
-        (sp.csr_matrix([[SECRET, np.nan, 0, 0]]), ["ash"]),
-        (np.array([[str(SECRET), "a", "b", "c"]]), ["ash"]),
-        (np.array([[SECRET, None, "b", {}]], object), ["ash"]),
-        (None, None),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("name", ["columns", "exact", "selection", "evaluation"])
-def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
-    if name == "evaluation" and data is None:
-        return  # nothing held out is no fault
-    answer = ask(Party(lambda _: Samples(data, labels, data, labels), PartyOptions(min_examples=1)), REQUESTS[name])
-    assert answer.metrics.keys() == {REFUSED}
-    assert "123456" not in str(answer.metrics)
-    assert (answer.arrays, answer.n_examples) == ([], 0)
+ERRORS = {
+    "failed with OSError": OSError(f"cannot read {SECRET}"),
+    "label: expected a column of the file, got y": ConfigError("label", "a column of the file", "y"),
+}
 
 
-def test_an_unexpected_error_shows_its_kind_only(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("reason", ERRORS)
+def test_what_an_error_shows(reason: str, caplog: pytest.LogCaptureFixture) -> None:
     def load(_: tuple[str, ...]) -> Samples:
-        raise OSError(f"cannot read {SECRET}")
-
-    with caplog.at_level(logging.ERROR, logger="flwr"):
-        assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: "failed with OSError"}
-    assert str(SECRET) in caplog.text  # in the party's own log it is told in full
-
-
-def test_a_note_of_an_error_stays_in_the_party_s_log(caplog: pytest.LogCaptureFixture) -> None:
-    def load(_: tuple[str, ...]) -> Samples:
-        error = ConfigError("label", "a column of the file", "y")
-        error.add_note(f"in the folder {SECRET}")
-        raise error
+        ERRORS[reason].add_note(f"in the folder {SECRET}")
+        raise ERRORS[reason]
 
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        answer = ask(Party(load), CountsRequest(RUN))
-    assert answer.metrics == {REFUSED: "label: expected a column of the file, got y"}
-    assert "123456" in caplog.text
-
-
-def test_the_memory_limit_is_the_party_s_own_and_asked_before_a_row_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = memory_needed(SPEC, 3) + 32 * 3 * 3 + 64 * 40 * 4  # and 64 rows of 4 numbers
-    assert ask(party(memory_limit=needed), CountsRequest(RUN)).n_examples == 60
-    config = counting()
-    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
-    for name in ("exact", "selection", "evaluation"):
-        entries = {**config, **REQUESTS[name].to_config(), PHASE: REQUESTS[name].phase}
-        reason = party(memory_limit=needed - 1).answer(entries).metrics[REFUSED]
-        assert str(reason).startswith("memory: ")
+        assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: reason}
+    assert str(SECRET) in caplog.text  # in the party's own log it is told in full
 
 
 # ---- the model
@@ -361,34 +256,15 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCap
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
 
-def test_a_model_that_cannot_be_tried_is_kept_all_the_same() -> None:
-    received: list[FlyNNClassifier] = []
-    who = Party(lambda _: Samples(X, Y, X[:, :3], Y), PartyOptions(on_model=received.append))
-    answer = ask(who, REQUESTS["evaluation"])
-    assert answer.metrics.keys() == {REFUSED}
-    assert str(answer.metrics[REFUSED]).startswith("X_test, y_test: ")
-    assert len(received) == 1
+BAD: list[tuple[str, Any]] = [("memory_limit", value) for value in (0, "4 GiB", True)]
+BAD += [("min_examples", 0), ("name", 5), ("n_jobs", 0), ("budget", 1.0), ("response_seconds", -1)]
+BAD += [("evaluates", 1), ("secure", "yes"), ("leaves", None)]
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"memory_limit": 0}, "memory_limit"),
-        ({"memory_limit": "4 GiB"}, "memory_limit"),
-        ({"memory_limit": True}, "memory_limit"),
-        ({"min_examples": 0}, "min_examples"),
-        ({"name": 5}, "name"),
-        ({"n_jobs": 0}, "n_jobs"),
-        ({"budget": 1.0}, "budget"),
-        ({"evaluates": 1}, "evaluates"),
-        ({"secure": "yes"}, "secure"),
-        ({"leaves": None}, "leaves"),
-        ({"response_seconds": -1}, "response_seconds"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], field: str) -> None:
-    with raises(ConfigError, field=field):
-        PartyOptions(**options)
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_bad_options_are_refused(name: str, value: Any) -> None:
+    with raises(ConfigError, field=name):
+        PartyOptions(**{name: value})
 
 
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
@@ -396,9 +272,7 @@ def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
         party(memory_limit=2**20).check_memory(2**21, "all of it")
 
 
-def test_hashing_that_takes_long_is_logged_every_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_hashing_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
     monkeypatch.setattr(sample_access, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     hashed = sample_access.progress(4000)
@@ -412,10 +286,8 @@ def test_hashing_that_takes_long_is_logged_every_ten_seconds(
 
 UV = RunSpec(HashSpec(2, 64, 1, 8, seed=1), CLASSES)
 FRAME = pd.DataFrame(X[:, :2], columns=["u", "v"])
-NUMBERS = {
-    is_named: Schema([Column(name, "number", gaps=False) for name in ("u", "v")], is_named)
-    for is_named in (True, False)
-}
+U, V = (Column(name, "number", gaps=False) for name in ("u", "v"))
+NUMBERS = {is_named: Schema([U, V], is_named) for is_named in (True, False)}
 
 
 def answered(run: RunSpec, samples: Any, folder: Path | None = None) -> Answer:
@@ -443,25 +315,22 @@ MISFITS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", MISFITS)
 @pytest.mark.parametrize("is_private", [False, True])
-def test_columns_that_are_not_those_of_the_run_are_refused_before_anything_is_spent(
-    name: str, is_private: bool, tmp_path: Path
-) -> None:
+def test_other_columns_are_refused_before_anything_is_spent(name: str, is_private: bool, tmp_path: Path) -> None:
     features, samples = MISFITS[name]
     answer = answered(replace(UV, feature_names=features), samples, tmp_path / "state" if is_private else None)
     assert REFUSED in answer.metrics
     assert answer.arrays == []
 
 
-@pytest.mark.parametrize("features", [("v", "u"), Schema([Column(name, "number", gaps=False) for name in ("v", "u")])])
+@pytest.mark.parametrize("features", [("v", "u"), Schema([V, U])])
 @pytest.mark.parametrize("is_private", [False, True])
 def test_names_beside_an_array_mean_what_those_of_a_frame_do(features: Any, is_private: bool, tmp_path: Path) -> None:
     run = replace(UV, feature_names=features)
     forms = Samples(X[:, :2], Y, names=["u", "v"]), Samples(FRAME, Y), Samples(FRAME[["v", "u"]], Y)
-    found = [
-        answered(run, samples, tmp_path / str(i) if is_private else None).arrays for i, samples in enumerate(forms)
-    ]
-    for others in found[1:]:
-        assert [each.tolist() for each in others] == [each.tolist() for each in found[0]]
+    folders = [tmp_path / str(i) if is_private else None for i in range(3)]
+    first, *others = (answered(run, *each).arrays for each in zip(forms, folders, strict=True))
+    for found in others:
+        assert [each.tolist() for each in found] == [each.tolist() for each in first]
 
 
 def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) -> None:
@@ -471,12 +340,13 @@ def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) 
     assert answered(UV, load, tmp_path / "state").metrics == {REFUSED: "phase counts failed at this party"}
 
 
+def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:
+    who = party(tmp_path / "state", mask=lambda *_: None, leaves=True)
+    reason = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256))).metrics[REFUSED]
+    assert str(reason).startswith("leave: ")
+
+
 def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -> None:
     for source in (GivenRows(Samples(X[:, :2], Y)), lambda _: GivenRows(Samples(X[:, :2], Y))):
         assert str(answered(UV, source).metrics[REFUSED]).startswith("load: ")
         assert REFUSED not in answered(UV, source, tmp_path / str(id(source))).metrics
-
-
-def test_a_secure_sum_without_noise_is_refused_by_a_private_party_with_the_reason(tmp_path: Path) -> None:
-    reason = ask(party(tmp_path, mask=lambda *_: None), REQUESTS["secure"]).metrics[REFUSED]
-    assert "failed" not in str(reason)

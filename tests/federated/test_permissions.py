@@ -21,14 +21,11 @@ def test_each_field_is_an_array_behind_its_fingerprint() -> None:
 
 def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:
     random = np.random.default_rng(0)
-    sizes = random.integers(1, 999, 500)
-    tensors = [[b"x" * int(n), b"x" * int(2 * n)] for n in sizes]
-    contents = [Content((name,), None) for name in "ab"]
-    messages = [Arrivals.of(contents, Reply("1", each, 1, {"a": 1})) for each in tensors]
-    totals = [sum((messages[i] for i in order), Arrivals()) for order in (range(500), random.permutation(500))]
-    assert totals[0] == totals[1]
-    assert (totals[0].parties, totals[0].bytes) == (500, 3 * sizes.sum() + 500 * 9)
-    found, wider = totals[0].to_dict()["fields"]
-    assert wider["bytes"] == [2 * sizes.min(), round(2 * sizes.sum() / 500), 2 * sizes.max()]
-    assert found["bytes"] == [sizes.min(), round(sizes.sum() / 500), sizes.max()]
-    assert sys.getsizeof(totals[0].sizes) == sys.getsizeof(messages[1].sizes)
+    sizes, contents = random.integers(1, 999, 500), [Content((name,), None) for name in "ab"]
+    messages = [Arrivals.of(contents, Reply("1", [b"x" * n, b"x" * 2 * n], 1, {"a": 1})) for n in sizes.tolist()]
+    total, other = (sum((messages[i] for i in order), Arrivals()) for order in (range(500), random.permutation(500)))
+    assert total == other
+    assert (total.parties, total.bytes) == (500, 3 * sizes.sum() + 500 * 9)
+    expected = [[k * sizes.min(), round(k * sizes.sum() / 500), k * sizes.max()] for k in (1, 2)]
+    assert [each["bytes"] for each in total.to_dict()["fields"]] == expected
+    assert sys.getsizeof(total.sizes) == sys.getsizeof(messages[1].sizes)

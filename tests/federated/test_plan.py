@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
@@ -19,7 +19,7 @@ from tests.fakes import CLASSES, SPEC, points
 AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
 LARGE = HashPlan(4, 3, 5000, "auto")
 TWO = [SPEC, HashPlan(4, 3).specs()[0]]
-PAIRED = ["gram"]
+SECURE = {"secure_bound": 256, "min_parties": 3}
 BINS = "bins-1 bins-2 bins-3 bins-4 bins-5"
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
@@ -44,69 +44,47 @@ def names(**changes: Any) -> list[str]:
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
         ({"spec": AUTO}, "columns counts selection evaluation"),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
-        (
-            {"spec": AUTO, "secure_bound": 256, "min_parties": 3},
-            f"{BINS} columns counts selection secure-evaluation evaluation",
-        ),
+        ({"spec": AUTO, **SECURE}, f"{BINS} columns counts selection secure-evaluation evaluation"),
         ({"spec": LARGE}, "columns counts selection evaluation"),
-        ({"spec": LARGE, "decay": 0.5}, "columns counts selection evaluation"),
-        ({"spec": LARGE, "fraction_evaluate": 0}, "columns counts"),
-        ({"spec": LARGE, "fraction_evaluate": 0, "distribute": True}, "columns counts evaluation"),
-        ({"gram": 16}, "counts selection PAIRED evaluation"),
-        ({"gram": 16, "decay": 0.5}, "counts PAIRED evaluation"),
-        ({"gram": 16, "spec": AUTO}, "columns counts selection PAIRED evaluation"),
-        ({"gram": 16, "secure_bound": 256, "min_parties": 3}, "counts selection PAIRED secure-evaluation evaluation"),
+        ({"gram": 16}, "counts selection gram evaluation"),
+        ({"gram": 16, "decay": 0.5}, "counts gram evaluation"),
+        ({"gram": 16, "spec": AUTO}, "columns counts selection gram evaluation"),
+        ({"gram": 16, **SECURE}, "counts selection gram secure-evaluation evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
-        ({"secure_bound": 256, "min_parties": 3}, "counts selection secure-evaluation evaluation"),
-        ({"secure_bound": 256, "min_parties": 3, "decay": 0.5}, "counts secure-evaluation evaluation"),
+        ({**SECURE}, "counts selection secure-evaluation evaluation"),
+        ({**SECURE, "decay": 0.5}, "counts secure-evaluation evaluation"),
     ],
     ids=str,
 )
 def test_phases_of_a_new_federation(changes: dict[str, Any], expected: str) -> None:
-    in_short = " ".join(name.replace(" ", "-") for name in PAIRED)
-    assert [name.replace(" ", "-") for name in names(**changes)] == expected.replace("PAIRED", in_short).split()
+    assert [name.replace(" ", "-") for name in names(**changes)] == expected.split()
 
 
-def test_phases_from_a_saved_run() -> None:
-    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
-    for purpose in ("join", "withdraw"):
-        assert names(federation=federation, purpose=purpose) == ["counts", "selection", "evaluation"]
-        paired = ["counts", "selection", *PAIRED, "evaluation"]
-        assert names(federation=federation, purpose=purpose, gram=16) == paired
-    assert names(federation=federation, purpose="evaluate") == ["evaluation"]
-    assert names(federation=federation, purpose="evaluate", fraction_evaluate=0) == []
-    assert names(federation=federation, purpose="resume") == []
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return federate(make(), [party_of(*points(30), name="a")]).federation("1")
 
 
-def test_a_run_that_stopped_in_its_gram_matrix_begins_it_anew() -> None:
-    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
-    stopped = {"federation": replace(federation, phase="gram"), "purpose": "resume"}
-    assert names(**stopped, gram=16) == [*PAIRED, "evaluation"]
-    assert names(**stopped) == ["evaluation"]
-    assert names(federation=replace(federation, phase="selection"), purpose="resume", gram=16) == [
-        "selection",
-        *PAIRED,
-        "evaluation",
-    ]
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        *(({"purpose": purpose}, "counts selection evaluation") for purpose in ("join", "withdraw")),
+        *(({"purpose": purpose, "gram": 16}, "counts selection gram evaluation") for purpose in ("join", "withdraw")),
+        ({"purpose": "evaluate"}, "evaluation"),
+        ({"purpose": "evaluate", "fraction_evaluate": 0}, ""),
+        ({"purpose": "resume"}, ""),
+        ({"phase": "gram", "purpose": "resume", "gram": 16}, "gram evaluation"),
+        ({"phase": "gram", "purpose": "resume"}, "evaluation"),
+        ({"phase": "selection", "purpose": "resume", "gram": 16}, "selection gram evaluation"),
+    ],
+    ids=str,
+)
+def test_phases_from_a_saved_run(federation: Federation, changes: dict[str, Any], expected: str) -> None:
+    phase, options = changes.get("phase", ""), {name: value for name, value in changes.items() if name != "phase"}
+    assert names(federation=replace(federation, phase=phase), **options) == expected.split()
 
 
-@pytest.mark.parametrize("secure", [False, True])
-def test_all_phases_but_the_evaluation_are_on_the_train_channel(secure: bool) -> None:
-    more = {"secure_bound": 256, "min_parties": 3} if secure else {}
-    *others, last = phases_of(make(gram=16, **more))
-    assert ({phase.channel for phase in others}, last.channel) == ({"train"}, "evaluate")
-    assert {phase.audience for phase in others if phase.name in PAIRED} == {"counted"}
-
-
-def test_the_counting_asks_those_who_can_be_in_it() -> None:
-    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
+def test_the_counting_asks_those_who_can_be_in_it(federation: Federation) -> None:
     assert phase_for(make()).audience == "new"
     assert phase_for(make(federation=federation, purpose="withdraw")).audience == "all"
-
-
-def test_a_plan_of_one_s_own_takes_the_place_of_it() -> None:
-    own = (phase_for(make()), EVALUATION)
-    assert phases_of(make(phases=own)) == own
-    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
-    assert phases_of(make(phases=own, federation=federation, purpose="evaluate")) == (EVALUATION,)

@@ -23,18 +23,18 @@ from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, SPEC, counts_of, dealt, federation_of, good_reply, points
+from tests.fakes import CLASSES, SPEC, counts_of, federation_of, good_reply, points
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
     DUE,
     GRID,
-    LABELS,
     TRAINING,
     Exchange,
     X,
     Y,
     exchange,
+    in_process,
     options_for,
     renamed,
     sha256,
@@ -48,17 +48,11 @@ from tests.raising import raises
 # ---- the plan and its rounds
 
 
-@pytest.mark.parametrize(
-    ("spec", "changes", "rounds"),
-    [
-        (GRID[0], {"decay": 0.5}, 1),
-        (GRID[0], {}, 2),
-        (GRID, {"decay": 0.5}, 2),
-        (GRID, {"fraction_evaluate": 0}, 1),
-        (AUTO, {"decay": 0.5}, 3),
-        (AUTO, {}, 3),
-    ],
-)
+ROUNDS: list[tuple[Any, dict[str, Any], int]] = [(GRID[0], {"decay": 0.5}, 1), (GRID[0], {}, 2)]
+ROUNDS += [(GRID, {"decay": 0.5}, 2), (GRID, {"fraction_evaluate": 0}, 1), (AUTO, {"decay": 0.5}, 3), (AUTO, {}, 3)]
+
+
+@pytest.mark.parametrize(("spec", "changes", "rounds"), ROUNDS)
 def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict[str, Any], rounds: int) -> None:
     steps = exchange(spec, **changes)
     assert steps.run.num_rounds == rounds
@@ -83,26 +77,24 @@ def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
     assert steps.run.complete([], Failures()) is None
 
 
-def test_a_late_reply_to_a_phase_that_is_over_changes_nothing() -> None:
-    steps = exchange(GRID)
-    ask = steps.run.ask(TRAIN, list(steps.parties))
+def replies_of(steps: Exchange, asked: str = "0123") -> list[Reply]:
+    """The replies of all parties to a request that some of them are asked."""
+    ask = steps.run.ask(TRAIN, list(asked))
     assert ask is not None
-    replies = [steps.reply(ask, cid) for cid in ask.cids]
-    steps.run.complete(replies[:3], Failures())
+    return [steps.reply(ask, cid) for cid in steps.parties]
+
+
+@pytest.mark.parametrize("asked", ["0123", "01"])
+def test_late_replies_and_those_of_parties_that_were_not_asked_change_nothing(asked: str) -> None:
+    steps = exchange(GRID)
+    replies = replies_of(steps, asked)
+    taken = steps.run.complete(replies[:3], Failures())
+    assert taken is not None
+    assert list(taken.batch.passed) == [*asked[:3]]
+    assert len(taken.missing) == (len(asked) > 2)
     before = steps.run.counts.sha256()
     assert steps.run.complete(replies[3:], Failures()) is None
     assert steps.run.counts.sha256() == before
-
-
-def test_replies_of_parties_that_were_not_asked_are_ignored() -> None:
-    steps = exchange(GRID)
-    ask = steps.run.ask(TRAIN, ["0", "1"])
-    assert ask is not None
-    taken = steps.run.complete([steps.reply(ask, cid) for cid in "0123"], Failures())
-    assert taken is not None
-    assert list(taken.batch.passed) == ["0", "1"]
-    assert taken.missing == {}
-    assert len(steps.run.counted) == 2
 
 
 def test_config_keys_of_this_package_are_not_the_user_s() -> None:
@@ -117,37 +109,6 @@ def test_traffic_is_told_per_party() -> None:
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
     traffic.add(Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5})))
     assert traffic.per_party == {"up": 14, "down": 18}
-
-
-# ---- what a party sent stays
-
-
-@pytest.mark.parametrize("leaves", [True, False])
-def test_a_party_lost_after_the_counts_stays_counted_and_is_missing_later(leaves: bool) -> None:
-    steps = exchange(GRID)
-    steps.step(TRAIN)
-    present = "012" if leaves else "0123"
-    steps.step(DUE, present, failures={"3": "failed: gone"})
-    run = steps.run
-    selection = run.state.results["selection"]
-    assert run.counts.n_examples == 120
-    assert run.state.absent("selection") == {"party-3": "not there to be asked" if leaves else "failed: gone"}
-    lost = dealt(LABELS, 4, "iid")[3]
-    assert selection.examples == 120 - int(TRAINING[lost].sum())
-    steps.step(DUE)
-    assert run.state.absent("evaluation") == {}
-
-
-def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggested_decay() -> None:
-    steps = exchange(GRID)
-    steps.step(TRAIN)
-    suggested = suggest_decay(steps.run.counts)
-    steps.step(DUE, failures=dict.fromkeys("0123", "failed: gone"))
-    selection = steps.run.state.results["selection"]
-    assert (selection.specs, selection.parties, selection.accuracies, selection.accuracy) == ((0,), 0, (), None)
-    assert steps.run.model.model_.member.scoring.decay == selection.scorings[0].decay == suggested
-    steps.step(DUE)
-    assert steps.run.state.results["evaluation"].figures is not None
 
 
 # ---- counting goes on
@@ -181,22 +142,23 @@ def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     assert run.state.results.keys() == {"counts"}
 
 
-# ---- a user's function
+def test_a_run_without_parties_has_no_model() -> None:
+    run = in_process(options_for(GRID), [])
+    assert not run.is_enough
+    assert RunOptions(**options_for(GRID)).run_spec == run.state.run_spec
 
 
 def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     steps = exchange(GRID[0], decay=0.5)
-    ask = steps.run.ask(TRAIN, list(steps.parties))
-    assert ask is not None
-    replies = [steps.reply(ask, cid) for cid in ask.cids]
-    before = dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied
+    replies, run = replies_of(steps), steps.run
+    before = dict(run.state.results), run.counted.missing, run.traffic["counts"].replied
     with pytest.raises(ZeroDivisionError):
-        steps.run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
-    assert (dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied) == before
-    taken = steps.run.complete(replies, Failures())
+        run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
+    assert (dict(run.state.results), run.counted.missing, run.traffic["counts"].replied) == before
+    taken = run.complete(replies, Failures())
     assert taken is not None
     assert taken.batch.repeated == []
-    assert steps.run.counts.n_examples == 120
+    assert run.counts.n_examples == 120
 
 
 # ---- failures and their senders
@@ -238,16 +200,8 @@ def changed(before: Federation, purpose: str, *replies: Reply, batches: int = 1,
     return run
 
 
-def joined(before: Federation, *names: str) -> Federation:
-    return changed(before, "join", *map(reply, names)).federation("1")
-
-
-def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_others(tmp_path: Path) -> None:
-    federation = joined(NOBODY, "a", "b", "c")
-    left = changed(federation, "withdraw", reply("c"), decay=0.5).federation("1")
-    left.save(tmp_path / "left.npz")
-    changed(NOBODY, "join", reply("a"), reply("b"), decay=0.5).federation("1").save(tmp_path / "never.npz")
-    assert (tmp_path / "left.npz").read_bytes() == (tmp_path / "never.npz").read_bytes()
+def joined(*names: str) -> Federation:
+    return changed(NOBODY, "join", *map(reply, names)).federation("1")
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -277,14 +231,6 @@ def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
     assert run.counts == federation.counts + counts_of(*points(4, ord("b")))
 
 
-def test_those_who_are_in_by_node_or_key_are_not_even_asked() -> None:
-    federation = joined(NOBODY, "a")
-    run = Run(RunOptions(SPEC, CLASSES, 1, federation=federation, purpose="join"))
-    ask = run.ask(TRAIN, ["97", "98"])
-    assert ask is not None
-    assert ask.cids == ["98"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -296,34 +242,27 @@ def test_those_who_are_in_by_node_or_key_are_not_even_asked() -> None:
     ],
 )
 def test_nobody_leaves_by_other_counts_than_their_own(wrong: Reply, reason: str) -> None:
-    run = changed(joined(NOBODY, "a", "b", "c"), "withdraw", wrong, reply("c"))
+    run = changed(joined("a", "b", "c"), "withdraw", wrong, reply("c"))
     assert str(run.counted.missing).find(reason) > 0
-    assert run.counts == joined(NOBODY, "a", "b").counts
+    assert run.counts == joined("a", "b").counts
     assert [str(member) for member in run.federation("2").members] == ["a", "b"]
 
 
 @pytest.mark.parametrize("batches", [1, 2, 4])
 def test_nobody_leaves_twice_in_one_batch_or_several(batches: int) -> None:
     again = [reply("b"), reply("b"), reply("b", cid="77"), reply("b", cid="78")]
-    run = changed(joined(NOBODY, "a", "b"), "withdraw", *again, batches=batches)
-    assert run.counts == joined(NOBODY, "a").counts
+    run = changed(joined("a", "b"), "withdraw", *again, batches=batches)
+    assert run.counts == joined("a").counts
     assert [str(member) for member in run.federation("2").members] == ["a"]
 
 
 def test_two_that_stand_for_one_member_count_once() -> None:
-    federation = joined(NOBODY, "a")
-    run = Run(
-        RunOptions(
-            SPEC, CLASSES, 1, federation=replace(federation, phase="selection", is_selected=False), purpose="resume"
-        )
-    )
+    saved = replace(joined("a"), phase="selection", is_selected=False)
+    run = Run(RunOptions(SPEC, CLASSES, 1, federation=saved, purpose="resume"))
     assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
     X, y = points(4, ord("a"))
     parties = {cid: party_of(X, y, name="a") for cid in ("55", "56")}
-    ask = run.ask(TRAIN, list(parties))
-    assert ask is not None
-    replies = [Exchange(run, parties).reply(ask, cid) for cid in parties]
-    taken = run.complete(replies, Failures())
+    taken = Exchange(run, parties).step(TRAIN)
     assert taken is not None
     assert list(taken.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
@@ -332,40 +271,30 @@ def test_two_that_stand_for_one_member_count_once() -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_driver_serves_every_purpose(driver: str) -> None:
-    parts = shares()
-    drive = DRIVERS[driver]
-    part = drive(options_for(GRID[0]), parts[:3]).federation("1")
-    more = drive(options_for(GRID[0], federation=part, purpose="join"), parts)
+    parts, drive = shares(), DRIVERS[driver]
+
+    def go(before: Federation, purpose: str, parts: Any = parts) -> Run:
+        return drive(options_for(before.run_spec.specs, federation=before, purpose=purpose), parts)
+
+    part, whole = (in_process(options_for(GRID[0]), parts[:n]) for n in (3, 4))
+    more = go(part.federation("1"), "join")
     assert more.traffic["counts"].asked == 1
-    assert sha256(more.model) == sha256(drive(options_for(GRID[0]), parts).model)
-    leaving = [*parts[:3], {**parts[3], "leaves": True}]
-    left = drive(options_for(GRID[0], federation=more.federation("2"), purpose="withdraw"), leaving)
-    assert sha256(left.model) == sha256(drive(options_for(GRID[0]), parts[:3]).model)
+    assert sha256(more.model) == sha256(whole.model)
+    left = go(more.federation("2"), "withdraw", [*parts[:3], {**parts[3], "leaves": True}])
+    assert sha256(left.model) == sha256(part.model)
     assert left.federation("3").counts == part.counts
-    seen = drive(options_for(GRID[0], federation=part, purpose="evaluate"), parts)
+    seen = go(part.federation("1"), "evaluate")
     assert sha256(seen.model) == sha256(part.model)
     assert seen.state.results["evaluation"].figures["examples"] == 30
     steps = exchange(AUTO)  # stops after the columns and the counts
-    steps.step(TRAIN)
-    steps.step(TRAIN)
-    begun = steps.run.federation("1")
-    rest = drive(options_for(begun.run_spec.specs, federation=begun, purpose="resume"), parts)
-    whole = drive(options_for(AUTO), parts)
+    steps.rounds(2)
+    rest, whole = go(steps.run.federation("1"), "resume"), in_process(options_for(AUTO), parts)
     assert sha256(rest.model) == sha256(whole.model)
     assert rest.state.results["evaluation"].figures == whole.state.results["evaluation"].figures
 
 
-@pytest.mark.filterwarnings("ignore:phase counts. no answer of party-0")
-def test_a_party_that_leaves_is_in_no_other_counting() -> None:
-    parts = shares()
-    for driver in DRIVERS.values():
-        run = driver(options_for(GRID[0], decay=0.5), parts[:1], leaves=True)  # type: ignore[call-arg]
-        assert run.counted.missing.keys() == {"party-0"}
-        assert run.counts.n_examples == 0
-
-
 def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
-    federation = joined(NOBODY, "a")
+    federation = joined("a")
     for purpose in ("join", "withdraw"):
         with raises(AggregationError, counted=0, min_parties=1):
             _ = changed(federation, purpose, reply("a" if purpose == "join" else "z")).model

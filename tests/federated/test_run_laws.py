@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,31 @@ from flwr_flynn.errors import AggregationError, ModelFileError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.party import PartyOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.candidates import HashPlan, placeholder_specs, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import counts_sha256
+from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
     DRIVERS,
+    DUE,
     GRID,
     LABELS,
     SPLITS,
     TRAINING,
     Exchange,
     X,
+    Y,
     exchange,
     in_process,
     options_for,
     sha256,
     shares,
 )
-from tests.federated.secure_runs import secretly
+from tests.federated.secure_runs import BOUND, Spoil, lost, odd, secretly
 from tests.raising import raises
 
 PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
@@ -97,6 +102,16 @@ def lonely() -> list[dict[str, Any]]:
     return [one, none, two, rest, *others]
 
 
+def made(plan: HashPlan = PLAN, **changes: Any) -> Run:
+    """A run by a plan."""
+    return in_process(options_for(plan, **changes), shares("dirichlet"))
+
+
+def pooled(**changes: Any) -> FlyNNClassifier:
+    """The classifier of the pooled samples."""
+    return FlyNNClassifier(**{"hash_dim": 64, **changes}).fit(X[TRAINING], LABELS[TRAINING])
+
+
 # What a driver adds is the same for both, and for any split but the one with parties of nothing.
 @pytest.mark.parametrize(
     ("name", "driver", "how"),
@@ -107,8 +122,11 @@ def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str)
     run = DRIVERS[driver](options_of(name), lonely() if how == "lonely" else shares(how))
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
-    assert not any(getattr(result, "missing", {}) for result in run.state.results.values())
-    assert run.counted.missing == {}
+    assert not run.state.absent(*names)
+    n_parties = 7 if how == "lonely" else 4
+    assert {each.asked for each in run.traffic.values()} == {n_parties}
+    assert {each.replied for each in run.traffic.values() if each.kind == "exact"} == {n_parties}
+    assert min(min(each.per_party.values()) for each in run.traffic.values()) > 0
     model, pooled = run.model.model_, POOLED[name]
     assert model.sha256() == pooled.model_.sha256()
     assert len(model.members) > 1
@@ -116,9 +134,71 @@ def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str)
     assert {(member.spec.hash_dim, member.counts.n_examples) for member in model.members} == {(64, 120)}
     right = pooled.predict(X[~TRAINING]) == LABELS[~TRAINING]
     assert run.state.results["evaluation"].figures["accuracy"] == np.mean(right)
-    if model.gram is not None:
-        assert pooled.model_.gram is not None
-        assert model.gram.sha256() == pooled.model_.gram.sha256()
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{effort: {"effort": effort, "hash_dim": None} for effort in ("quick", "default", "thorough")},
+    "novelty": {"rule": "novelty"},
+    "given decay": {"decay": 0.5},
+    "one member": {"max_members": 1},
+    "two members": {"max_members": 2},
+    "seed": {"seed": 5},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_the_model_hold_for_the_pool_alike(name: str) -> None:
+    changes = SETTINGS[name]
+    of_plan = {name: value for name, value in changes.items() if hasattr(PLAN, name)}
+    run = made(replace(PLAN, **of_plan), **{name: changes[name] for name in changes.keys() - of_plan.keys()})
+    model = run.model.model_
+    assert model.sha256() == pooled(**changes).model_.sha256()
+    assert len(model.members) <= changes.get("max_members", PLAN.max_members)
+    assert model.members[0].spec.hash_dim == {"quick": 2**14, "default": 2**15, "thorough": 2**15}.get(name, 64)
+    assert (None if model.gram is None else len(model.gram.weights)) == (1024 if name == "thorough" else None)
+
+
+def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_flynn.model.candidates._MANY", 100)
+    run = made(HashPlan(4, 3, None, "auto"))
+    assert digest(run) == pooled(hash_dim=None).model_.sha256()
+    assert run.model.model_.members[0].spec.hash_dim == 2**16
+
+
+@pytest.mark.parametrize("rule", ["balanced", "novelty"])
+@pytest.mark.parametrize("is_none", [False, True], ids=["some", "none"])
+def test_of_many_samples_some_or_none_are_left_out(is_none: bool, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal samples are kept or dropped together, so that a subsample may have none of them."""
+    for module in ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection"):
+        if is_none:
+            monkeypatch.setattr(f"{module}.kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
+        monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
+    run = made(rule=rule)
+    assert (run.state.results["selection"].examples == 0) == is_none
+    assert run.state.results["selection"].examples < 120
+    assert {member.temperature == 0.2 for member in run.model.model_.members} >= {is_none}
+    assert len(run.model.model_.members) == 1 or not is_none
+    assert digest(run) == pooled(rule=rule).model_.sha256()
+
+
+@pytest.mark.parametrize("distribute", [False, True])
+def test_where_nobody_tries_the_model_it_is_the_first_candidate(distribute: bool) -> None:
+    run = made(fraction_evaluate=0, distribute=distribute)
+    assert list(run.state.results) == ["columns", "counts", *(["evaluation"] if distribute else [])]
+    assert len(run.totals.parts) == 1  # nobody counts what nobody compares
+    member = run.model.model_.member
+    assert member.spec == PLAN.specs(run.state.results["columns"].histograms)[0]
+    assert member.counts == ClassCounts.from_data(member.hash, X[TRAINING], Y[TRAINING], 3)
+    assert (member.scoring.decay, member.weight) == (suggest_decay(member.counts), 1.0)
+
+
+@pytest.mark.parametrize("effort", ["default", "thorough"])
+@pytest.mark.parametrize("n_classes", [10, 64, 1000, 2**15])
+def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) -> None:
+    specs = placeholder_specs(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
+    assert len(specs) == 6
+    assert sum(memory_needed(spec, n_classes) for spec in specs) < PartyOptions().memory_limit
+    assert all(spec.hash_nnz <= spec.hash_dim // 16 for spec in specs)
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
@@ -151,13 +231,6 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
     np.testing.assert_array_equal(kept[0].with_prior().predict_proba(X), run.model.predict_proba(X))
 
 
-@pytest.mark.parametrize("name", ["one spec", "nobody evaluates the model", "gram"])
-def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
-    own = phases_of(RunOptions(**options_of(name)))
-    given = in_process(options_of(name, phases=own), shares())
-    assert digest(given) == digest(whole_of(name))
-
-
 def facts(run: Run) -> Any:
     """All that a run makes of the parties' training samples."""
     model, selection = run.model.model_, run.state.results.get("selection")
@@ -181,7 +254,95 @@ def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name: s
     assert figures[0] == figures[1]
 
 
+# ---- parties that are lost
+
+REASONS = {"failed": "failed: no", "gone": "not there to be asked", "silent": "no reply"}
+
+
+def lost_in(phase: str, how: str = "failed", who: str = "3", **changes: Any) -> Exchange:
+    """A run with all kinds of phases, some of whose parties are lost in one of them."""
+    steps = exchange(**{"spec": GRID, "gram": 16, **changes})
+    while steps.run.due is not None and steps.run.due.name != phase:
+        steps.step(DUE)
+    steps.lost = set(who) if how == "silent" else set()
+    there = set("0123") - set(who if how == "gone" else "")
+    steps.step(DUE, sorted(there), dict.fromkeys(who, "failed: no") if how == "failed" else None)
+    steps.lost = set()
+    return steps
+
+
+LOST = [*product(("columns", "counts", "selection", "gram", "evaluation"), ("failed", "silent"))]
+
+
+@pytest.mark.parametrize(("phase", "how"), [*LOST, ("selection", "gone"), ("gram", "gone")])
+def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase: str, how: str) -> None:
+    run = lost_in(phase, how, spec=PLAN).rounds()
+    results = run.state.results
+    absent = {name: run.state.absent(name) for name in results if run.state.absent(name)}
+    assert absent == {phase: {"node 3" if phase == "columns" else "party-3": REASONS[how]}}
+    examples = {
+        "columns": results["columns"].histograms.n_examples,
+        "counts": run.counts.n_examples,
+        "selection": results["selection"].examples,
+        "gram": results["gram"].n_examples,
+        "evaluation": results["evaluation"].figures["examples"],
+    }
+    part, missed = shares()[3], ("counts", "selection", "gram") if phase == "counts" else (phase,)
+    whole = {name: (30, len(part["y_test"])) if name == "evaluation" else (120, len(part["y"])) for name in examples}
+    assert examples == {name: total - n * (name in missed) for name, (total, n) in whole.items()}
+
+
+def test_a_party_lost_in_the_counts_was_never_there() -> None:
+    assert facts(lost_in("counts").rounds()) == facts(in_process(options_for(GRID, gram=16), shares()[:3]))
+
+
+def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggested_decay() -> None:
+    run = lost_in("selection", who="0123", gram=0).run
+    selection, suggested = run.state.results["selection"], suggest_decay(run.counts)
+    assert (selection.specs, selection.parties, selection.accuracies, selection.accuracy) == ((0,), 0, (), None)
+    assert run.model.model_.member.scoring.decay == selection.scorings[0].decay == suggested
+
+
+@pytest.mark.parametrize("phase", ["counts", "selection", "gram"])
+def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(phase: str) -> None:
+    secret, clear = secretly(options_for(GRID, gram=16), shares(), lost(phase)), lost_in(phase).rounds()
+    assert facts(secret) == facts(clear)
+    assert secret.state.absent("counts", "selection", "gram").keys() == {"party-3" if phase != "counts" else "node 3"}
+
+
+NONSENSE: dict[str, tuple[str, Spoil]] = {
+    "selection": ("selection", odd("selection", slice(None), -BOUND)),
+    "a negative product": ("gram", odd("gram", 1, -BOUND)),
+    "a digit too large": ("gram", odd("gram", -1, 5 * BOUND)),
+    "responses that so many samples cannot have": ("gram", odd("gram", -1, 14)),  # the upper digit
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(name: str) -> None:
+    phase, spoil = NONSENSE[name]
+    secret = secretly(options_for(GRID, gram=16), shares(), spoil)
+    reasons = secret.state.absent(phase)
+    assert len(reasons) == 4
+    assert all(reason.startswith("refused: with its whole secure sum: ") for reason in reasons.values())
+    assert facts(secret) == facts(lost_in(phase, who="0123").rounds())
+
+
 # ---- saved and resumed
+
+
+def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
+    steps = exchange(PLAN, min_parties=4)
+    steps.step(TRAIN)
+    for present, n_members in (("01", 2), ("2", 3)):
+        steps.step(TRAIN, present)
+        saved = saved_of(steps.run, tmp_path / "f.npz")
+        assert (saved.phase, len(saved.members), saved.is_selected) == ("counts", n_members, False)
+        assert saved.max_members == PLAN.max_members
+        resumed = {"spec": saved.run_spec.specs, "federation": saved, "purpose": "resume", "min_parties": 4}
+        steps.run = Run(RunOptions(**options_for(**resumed)))
+        assert steps.run.needed == 4 - n_members
+    assert digest(steps.rounds()) == pooled().model_.sha256()
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -235,17 +396,10 @@ def go(name: str, before: Federation, purpose: str, who: str, leaver: str = "", 
     """A run that starts from a file, with some of the parties."""
     parts = dict(zip("0123", shares(), strict=True))
     changes = {"spec": before.run_spec.specs, "federation": before, "purpose": purpose, **changes}
-    parties = {
-        f"{purpose}{cid}": party_of(
-            **parts[cid],
-            name=f"party-{cid}",
-            member=f"secret of {cid}",
-            min_examples=1,
-            gram=True,
-            leaves=cid == leaver,
-        )
-        for cid in who
-    }
+    given, parties = {"min_examples": 1, "gram": True}, {}
+    for cid in who:
+        known = {"name": f"party-{cid}", "member": f"secret of {cid}", "leaves": cid == leaver}
+        parties[f"{purpose}{cid}"] = party_of(**parts[cid], **known, **given)
     return Exchange(Run(RunOptions(**options_of(name, **changes))), parties).rounds()
 
 
@@ -274,3 +428,11 @@ def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
 def test_whoever_joins_ends_what_is_not_done_anew() -> None:
     three = in_process(options_of("gram"), shares()[:3]).federation("1")
     assert go("gram", three, "join", "0123", gram=0).model.model_.gram is None
+
+
+def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members() -> None:
+    specs = (part := in_process(options_of("committee"), shares()[:3]).federation("1")).run_spec.specs
+    joined = go("committee", part, "join", "0123")
+    assert len(joined.counted.members) == 4
+    assert joined.model.model_.members == fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=len(specs))
+    assert joined.state.results["selection"].examples == 120

@@ -42,53 +42,42 @@ def test_classes_make_the_round_trip(classes: list[str] | list[int]) -> None:
     config = run.to_config()
     assert isinstance(config.pop("flynn-specs"), bytes)
     assert all(isinstance(value, str) and value.isascii() for value in config.values())
-    assert read(run) == run
-    assert RunSpec(SPEC, np.array(classes)) == run
+    assert read(run) == run == RunSpec(SPEC, np.array(classes))
     assert [type(label) for label in run.classes] == [type(label) for label in classes]
 
 
+EXTREME = HashSpec(2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300), scale=(5e-324, 2.0))
+
+
 @pytest.mark.parametrize(
-    ("mechanism", "bound", "mode"),
-    [(None, None, "plain"), (NOISE, None, "noisy"), (None, 256, "secure"), (SHARE, 2, "secure")],
+    ("run", "mode"),
+    [
+        (RUN, "plain"),
+        (RunSpec(SPEC, CLASSES, NOISE), "noisy"),
+        (RunSpec(SPEC, CLASSES, None, 256), "secure"),
+        (RunSpec(SPEC, CLASSES, SHARE, 2), "secure"),
+        (RunSpec(EXTREME, [0, 1], feature_names=np.array(["länge", "breite"])), "plain"),
+        (RunSpec(GRID, CLASSES), "plain"),
+    ],
 )
-def test_every_mode_makes_the_round_trip(mechanism: Any, bound: Any, mode: str) -> None:
-    run = RunSpec(SPEC, CLASSES, mechanism, bound)
-    assert read(run) == run
+def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
+    again, config = read(run), Config(run.to_config())
+    assert (again, again.specs) == (run, run.specs)
     assert (run.mode, run.is_plain, run.is_secure) == (mode, mode == "plain", mode == "secure")
+    assert [each.fingerprint for each in again.agree_on_rows(config)] == [FlyHash(s).fingerprint for s in run.specs]
+    assert announced_names(config) == run.feature_names
+    assert (run.spec, run.hasher, run.only([0]).specs) == (run.specs[0], run.hashers[0], run.specs[:1])
 
 
-def test_spec_and_feature_names_make_the_round_trip() -> None:
-    spec = HashSpec(2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300), scale=(5e-324, 2.0))
-    run = RunSpec(spec, [0, 1], feature_names=np.array(["länge", "breite"]))
-    again = read(run)
-    assert again == run
-    assert again.agree_on_rows(Config(run.to_config()))[0].fingerprint == FlyHash(spec).fingerprint
-    assert announced_names(Config(run.to_config())) == ("länge", "breite")
-    assert announced_names(Config(RUN.to_config())) is None
-
-
-def test_several_specs_make_the_round_trip() -> None:
-    run = RunSpec(GRID, CLASSES)
-    again = read(run)
-    assert again == run
-    assert again.specs == tuple(GRID)
-    rows = again.agree_on_rows(Config(run.to_config()))
-    assert [hasher.fingerprint for hasher in rows] == [FlyHash(spec).fingerprint for spec in GRID]
-    assert run.only([1]) == RunSpec(GRID[1], CLASSES)
-    assert (run.spec, run.hasher) == (GRID[0], run.hashers[0])
+WRONG_SPECS: list[tuple[Any, str]] = [(None, "NoneType"), (SPEC.to_dict(), "dict"), (HASHER, "a FlyHash"), ([], "0")]
+WRONG_SPECS += [(FlyHash.from_rows(HASHER.rows, 4, 3), "a FlyHash"), ([GRID[0]] * 2, "1 duplicates")]
+WRONG_SPECS += [([GRID[0], HashSpec(5, 10, 1, 1, 0)], "[4, 5]"), ([GRID[0], 3], "a int")]
 
 
 @pytest.mark.parametrize(
     ("change", "field", "got"),
     [
-        ({"specs": None}, "spec", "NoneType"),
-        ({"specs": SPEC.to_dict()}, "spec", "dict"),
-        ({"specs": HASHER}, "spec", "a FlyHash"),
-        ({"specs": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec", "a FlyHash"),
-        ({"specs": []}, "spec", "0"),
-        ({"specs": [GRID[0]] * 2}, "spec", "1 duplicates"),
-        ({"specs": [GRID[0], HashSpec(5, 10, 1, 1, 0)]}, "spec", "[4, 5]"),
-        ({"specs": [GRID[0], 3]}, "spec", "a int"),
+        *(({"specs": specs}, "spec", got) for specs, got in WRONG_SPECS),
         ({"specs": GRID, "mechanism": SHARE, "bound": 2}, "spec", "2"),
         ({"mechanism": "clear"}, "mechanism", "str"),
         ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=4)}, "mechanism", "4"),
@@ -102,17 +91,14 @@ def test_bad_runs_are_refused(change: dict[str, Any], field: str, got: str) -> N
         RunSpec(**{"specs": SPEC, "classes": CLASSES, **change})
 
 
-def test_the_noise_of_a_mode_is_one_that_it_can_have() -> None:
-    for made, field in (
-        (lambda: RunSpec(SPEC, CLASSES, SHARE), "mechanism"),
-        (lambda: RunSpec(SPEC, CLASSES, NOISE, 256), "mechanism"),
-        *(
-            (lambda bound=bound: RunSpec(SPEC, CLASSES, None, bound), "bound")
-            for bound in (0, 1, 3, 2**30, 2.0, True, "2")
-        ),
-    ):
-        with raises(ConfigError, field=field):
-            made()
+NO_MODES: list[Any] = [(SHARE, None, "mechanism"), (NOISE, 256, "mechanism")]
+NO_MODES += [(None, bound, "bound") for bound in (0, 1, 3, 2**30, 2.0, True, "2")]
+
+
+@pytest.mark.parametrize(("mechanism", "bound", "field"), NO_MODES)
+def test_the_noise_of_a_mode_is_one_that_it_can_have(mechanism: Any, bound: Any, field: str) -> None:
+    with raises(ConfigError, field=field):
+        RunSpec(SPEC, CLASSES, mechanism, bound)
 
 
 def test_specs_that_share_a_vector_send_it_once() -> None:
@@ -139,61 +125,41 @@ def deflated(text: str) -> bytes:
     return zlib.compress(text.encode())
 
 
-def spec_with(**changes: object) -> bytes:
-    return deflated(json.dumps([{**SPEC.to_dict(), **changes}]))
-
-
 def specs_of(*specs: object) -> bytes:
     return deflated(json.dumps(specs))
 
 
-DEEP, LONG, BOMB = deflated("[" * 100_000), deflated("9" * 4353), deflated(" " * (2**26 + 1))
+def spec_with(**changes: object) -> bytes:
+    return specs_of({**SPEC.to_dict(), **changes})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "field", "got"),
-    [
-        ("specs", None, "flynn-specs", "nothing"),
-        ("specs", 7, "flynn-specs", "int"),
-        ("specs", "[]", "flynn-specs", "str"),
-        ("specs", b"[]", "flynn-specs", "2 bytes that are none"),
-        ("specs", b"", "flynn-specs", "0 bytes that are none"),
-        ("specs", deflated("{"), "flynn-specs", "9 bytes that are none"),
-        ("specs", deflated("{}")[:-1], "flynn-specs", "9 bytes that are none"),
-        ("specs", zlib.compress(b"\xff"), "flynn-specs", "9 bytes that are none"),
-        ("specs", deflated("{}"), "flynn-specs", "dict"),
-        ("specs", DEEP, "flynn-specs", f"{len(DEEP)} bytes that are none"),
-        ("specs", LONG, "flynn-specs", f"{len(LONG)} bytes that are none"),
-        ("specs", BOMB, "flynn-specs", f"{len(BOMB)} bytes that are none"),
-        ("specs", deflated("[]"), "flynn-specs", "0"),
-        ("specs", specs_of(*({**SPEC.to_dict(), "seed": i} for i in range(17))), "flynn-specs", "17"),
-        ("specs", specs_of(*[SPEC.to_dict()] * 2), "spec", "1 duplicates"),
-        ("specs", specs_of(SPEC.to_dict(), {**SPEC.to_dict(), "n_features": 5}), "spec", "[4, 5]"),
-        ("specs", specs_of(SPEC.to_dict(), 3), "spec", "int"),
-        ("specs", specs_of(3, {**SPEC.to_dict(), "center": {"as": 0}}), "spec", "int"),
-        *(
-            ("specs", specs_of({**SPEC.to_dict(), "center": {"as": index}}), "center", "dict of another shape or type")
-            for index in (0, 1, -1, True, "0", None)
-        ),
-        ("specs", spec_with(hash_dim=0), "hash_dim", "0"),
-        ("specs", spec_with(hash_dim=2.5), "hash_dim", "2.5"),
-        ("specs", spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
-        ("specs", spec_with(surprise=1), "spec", "unknown surprise"),
-        ("classes", "{}", "classes", "dict"),
-        ("classes", '{"a": 1}', "classes", "dict"),
-        ("classes", "[NaN]", "classes", "float"),
-        ("classes", None, "flynn-classes", "nothing"),
-        ("mode", "private", "flynn-mode", "private"),
-        ("mode", 3, "flynn-mode", "int"),
-        ("mode", "noisy", "flynn-mode", "noisy"),
-        ("mode", "secure", "flynn-mode", "secure"),
-        ("feature_names", "3", "flynn-feature-names", "int"),
-        ("feature_names", '["a"]', "feature_names", "1 entries"),
-        ("feature_names", "[1]", "flynn-feature-names", "list"),
-        ("feature_names", '"ab"', "flynn-feature-names", "str"),
-        ("feature_names", "[" * 100_000, "flynn-feature-names", "100000 characters that are none"),
-    ],
-)
+OWN = SPEC.to_dict()
+NO_TEXTS = [b"[]", b"", deflated("{"), deflated("{}")[:-1], zlib.compress(b"\xff"), deflated("[" * 100_000)]
+NO_TEXTS += [deflated("9" * 4353), deflated(" " * (2**26 + 1))]
+SPECS: list[tuple[Any, str, str]] = [
+    *((text, "flynn-specs", f"{len(text)} bytes that are none") for text in NO_TEXTS),
+    (deflated("{}"), "flynn-specs", "dict"),
+    (deflated("[]"), "flynn-specs", "0"),
+    (specs_of(*({**OWN, "seed": i} for i in range(17))), "flynn-specs", "17"),
+    (specs_of(OWN, OWN), "spec", "1 duplicates"),
+    (specs_of(OWN, {**OWN, "n_features": 5}), "spec", "[4, 5]"),
+    (specs_of(OWN, 3), "spec", "int"),
+    (specs_of(3, {**OWN, "center": {"as": 0}}), "spec", "int"),
+    *((spec_with(center={"as": i}), "center", "dict of another shape or type") for i in (0, 1, -1, True, "0", None)),
+    (spec_with(hash_dim=0), "hash_dim", "0"),
+    (spec_with(hash_dim=2.5), "hash_dim", "2.5"),
+    (spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
+    (spec_with(surprise=1), "spec", "unknown surprise"),
+]
+OTHERS: list[Any] = [("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')]
+OTHERS += [("classes", "[NaN]", "classes", "float"), ("classes", None, "flynn-classes", "nothing")]
+OTHERS += [("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")]
+NAMES = {"3": "int", "[1]": "list", '"ab"': "str", "[" * 100_000: "100000 characters that are none"}
+OTHERS += [("feature_names", text, "flynn-feature-names", got) for text, got in NAMES.items()]
+OTHERS += [("feature_names", '["a"]', "feature_names", "1 entries")]
+
+
+@pytest.mark.parametrize(("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), *OTHERS])
 def test_hostile_requests_are_refused(name: str, value: Any, field: str, got: str) -> None:
     with raises(PayloadError, field=field, got=got) as error:
         read(RUN, **{name: value})
@@ -206,21 +172,17 @@ def test_hostile_bounds_are_refused(bound: str) -> None:
         read(RUN, mode="secure", bound=bound)
 
 
-def test_a_hash_drawn_otherwise_at_the_server_is_noticed() -> None:
-    run = RunSpec(GRID, CLASSES)
-    first, second = run.to_config()["flynn-fingerprints"].split(" ")
-    for announced in (
-        "0" * 64,
-        f"{first} {'0' * 64}",
-        f"{second} {first}",
-        first,
-        f"{first} {second} {first}",
-        3,
-        None,
-    ):
-        with pytest.raises(PayloadError) as error:
-            run.agree_on_rows(Config({"flynn-fingerprints": announced}))
-        assert error.value.field in ("fingerprint", "flynn-fingerprints")
+PRINTS = [FlyHash(spec).fingerprint for spec in GRID]
+
+
+@pytest.mark.parametrize(
+    "announced", ["0" * 64, PRINTS[:1], PRINTS[::-1], [PRINTS[0], "0" * 64], [*PRINTS, PRINTS[0]], 3, None]
+)
+def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None:
+    text = " ".join(announced) if isinstance(announced, list) else announced
+    with pytest.raises(PayloadError) as error:
+        RunSpec(GRID, CLASSES).agree_on_rows(Config({"flynn-fingerprints": text}))
+    assert error.value.field in ("fingerprint", "flynn-fingerprints")
 
 
 def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:

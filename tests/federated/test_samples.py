@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import assume, example, given
@@ -22,29 +23,12 @@ from tests.app.data.private import count as count_rows
 from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
 from tests.raising import raises
 
-ODD = [
-    ([np.nan, 0, 0, 0], "ash"),
-    ([0, np.inf, 0, 0], "ash"),
-    ([1e300, 1, 2, 3], "birch"),
-    ([None, 0, 0, 0], "cedar"),
-    (["many", 0, 0, 0], "cedar"),
-    ([{}, 0, 0, 0], "cedar"),
-    ([0, 1, 2, 3], "oak"),
-    ([0, 1, 2, 3], None),
-    ([0, 1, 2, 3], float("nan")),
-    ([0, 1, 2, 3], ["ash"]),
-]
+ODD: list[tuple[Any, Any]] = [([x, 0, 0, 0], "ash") for x in (np.nan, np.inf, 1e300, None, "many", {})]
+ODD += [([0, 1, 2, 3], label) for label in ("oak", None, float("nan"), ["ash"])]
 
 
 def count(X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
     return count_rows(HASHER, CLASSES, X, y, n_rows)
-
-
-def test_samples_that_fit_are_counted_as_ever() -> None:
-    X, y = points(50)
-    assert count(X, y) == (counts_of(X, y), 0)
-    assert count(sp.coo_array(X), y.tolist()) == (counts_of(X, y), 0)
-    assert count(X[:0], y[:0]) == (counts_of(X[:0], y[:0]), 0)
 
 
 @pytest.mark.parametrize("place", [0, 7, 20])
@@ -57,24 +41,14 @@ def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd: Any, place:
     assert count(mixed, labels) == (counts_of(X, y), 1)
 
 
-@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
-def test_many_that_do_not_fit_are_left_out(convert: Any) -> None:
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array, sp.coo_array, lambda X: pd.DataFrame(X).astype(object)])
+@pytest.mark.parametrize(("n_rows", "step"), [(2**14, 3), (7, 3), (2**14, 100)])
+def test_rows_that_do_not_fit_are_left_out(convert: Any, n_rows: int, step: int) -> None:
     X, y = points(60)
-    spoiled = X.copy()
-    spoiled[::3, 1] = np.nan
-    spoiled[1::3, 2] = 1e300
-    expected = counts_of(X[2::3], y[2::3])
-    assert count(convert(spoiled), y) == (expected, 40)
-    assert count(convert(spoiled), y, 7) == (expected, 40)
-
-
-def test_a_data_frame_is_taken_row_by_row() -> None:
-    pandas = pytest.importorskip("pandas")
-    X, y = points(20)
-    frame = pandas.DataFrame(X).astype(object)
-    frame.iloc[3, 1], frame.iloc[4, 2] = "none", pandas.NA
-    keep = ~np.isin(np.arange(20), [3, 4])
-    assert count(frame, pandas.Series(y)) == (counts_of(X[keep], y[keep]), 2)
+    spoiled, fits = X.copy(), np.arange(60) % step > 1
+    spoiled[::step, 1], spoiled[1::step, 2] = np.nan, 1e300
+    assert count(convert(spoiled), pd.Series(y), n_rows) == (counts_of(X[fits], y[fits]), int((~fits).sum()))
+    assert count(convert(X[:0]), []) == (counts_of(X[:0], y[:0]), 0)
 
 
 def test_a_fraction_among_integers_changes_none_of_them() -> None:
@@ -89,13 +63,25 @@ def test_a_fraction_among_integers_changes_none_of_them() -> None:
         assert count(small.astype(dtype), y) == count(small, y)
 
 
-@pytest.mark.parametrize(
-    ("classes", "labels"), [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
-)
+ONE_FEATURE = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
+
+
+def counted(classes: Any, labels: Any) -> Any:
+    """Counts of equal samples with some labels."""
+    return count_rows(ONE_FEATURE, classes, np.ones((len(labels), 1)), labels)[0].array
+
+
+def summed(classes: Any, labels: Any) -> Any:
+    """The sum of the counts of each label alone."""
+    return sum((counted(classes, [label]) for label in labels), start=counted(classes, []))
+
+
+FORMS: list[tuple[Any, list[Any]]] = [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
+
+
+@pytest.mark.parametrize(("classes", "labels"), [*FORMS, (("01", "1"), ["01", 1, 1.0, "1"])])
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
-    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-    counts, dropped = count_rows(hasher, classes, np.ones((4, 1)), labels)
-    assert (counts.n_per_class.tolist(), dropped) == ([1, 3], 0)
+    assert counted(classes, labels).sum(axis=1).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +134,15 @@ def array(values: list[Any]) -> Any:
     return made
 
 
+def series(values: list[Any]) -> Any:
+    """Return a column of pandas of a list; the list itself where pandas makes none, or a column of durations."""
+    try:
+        made = pd.Series(values)
+    except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
+        return values
+    return values if made.dtype.kind == "m" else made
+
+
 @given(st.sampled_from(CLASS_LISTS), st.lists(st.sampled_from(PLAIN), max_size=5), st.sampled_from(PLAIN))
 @example((0, 1), [True, False, True], float("nan"))
 @example(("True", "False"), [True, False, True], float("nan"))
@@ -157,32 +152,11 @@ def array(values: list[Any]) -> Any:
 @example((3, 1), [3, 1], 1j)
 @example((2**62, 2**53 + 1), [2**62, 2**53 + 1], 0.5)
 def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], odd: Any) -> None:
-    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-
-    def counted(y: Any) -> Any:
-        return count_rows(hasher, classes, np.ones((len(y), 1)), y)[0].array
-
-    expected = sum((counted([label]) for label in [*labels, odd]), start=counted([]))
-    np.testing.assert_array_equal(counted([*labels, odd]), expected)
-    np.testing.assert_array_equal(counted(array([*labels, odd])), expected)
-    np.testing.assert_array_equal(counted(array([*labels, odd])) - counted([odd]), counted(array(labels)))
-
-
-@given(st.sampled_from(CLASS_LISTS), st.lists(st.sampled_from(PLAIN), max_size=5))
-def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: list[Any]) -> None:
-    pandas = pytest.importorskip("pandas")
-    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-
-    def counted(y: Any) -> Any:
-        return count_rows(hasher, classes, np.ones((len(y), 1)), y)[0].array
-
-    try:
-        series = pandas.Series(labels)
-    except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
-        assume(False)
-    # A column of nothing but durations is one of durations, also with a missing one; of anything else it is not.
-    assume(series.dtype.kind != "m")
-    np.testing.assert_array_equal(counted(series), sum((counted([each]) for each in labels), start=counted([])))
+    everything, expected = [*labels, odd], summed(classes, [*labels, odd])
+    np.testing.assert_array_equal(counted(classes, everything), expected)
+    np.testing.assert_array_equal(counted(classes, series(everything)), expected)
+    np.testing.assert_array_equal(counted(classes, array(everything)), expected)
+    np.testing.assert_array_equal(expected - counted(classes, [odd]), counted(classes, array(labels)))
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLAIN), st.sampled_from(PLAIN)), min_size=1, max_size=5))
@@ -205,8 +179,8 @@ def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> N
         single[0, 0], single[0, 1] = row
         return counted(single)
 
-    everything = array([list(row) for row in rows])
-    np.testing.assert_array_equal(counted(everything), sum((alone(row) for row in rows[1:]), start=alone(rows[0])))
+    total = sum((alone(row) for row in rows[1:]), start=alone(rows[0]))
+    np.testing.assert_array_equal(counted(array([list(row) for row in rows])), total)
 
 
 @pytest.mark.parametrize("kind", ["c16", "c8"])
@@ -233,28 +207,20 @@ def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
     check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
 
 
+VALUES = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, width=64),
+    st.integers(-(2**62), 2**62).map(float),
+    st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308]),
+)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, {"signed": True}, {"scale": (2.0, 1e-3, 1.0, 1e30)}, {"center": (1.0, -1e37, 0.0, 5.0)}, {"n_waves": 4}],
     ids=str,
 )
-@given(
-    st.lists(
-        st.lists(
-            st.one_of(
-                st.floats(allow_nan=False, allow_infinity=False, width=64),
-                st.integers(-(2**62), 2**62).map(float),
-                st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308]),
-            ),
-            min_size=4,
-            max_size=4,
-        ),
-        max_size=6,
-    )
-)
-def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
-    changes: dict[str, Any], rows: list[list[float]]
-) -> None:
+@given(st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6))
+def test_a_sample_that_fits_decides_for_itself_alone(changes: dict[str, Any], rows: list[list[float]]) -> None:
     more = {"n_waves": 4, "wave_frequency": 0.25, "row_nnz": 2} if changes.get("n_waves") else {"row_nnz": 3, **changes}
     hasher = FlyHash(HashSpec(**{"n_features": 4, "hash_dim": 16, "hash_nnz": 3, "seed": 1, **more}))
     X = np.array(rows).reshape(-1, 4)
@@ -264,27 +230,17 @@ def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
     together = hasher.active(kept)  # raises nothing
     for row, active in zip(kept, together, strict=True):
         assert (hasher.active(row[None])[0] == active).all()
-    if not changes.get("n_waves"):
-        for row, fit in zip(X, fits, strict=True):
-            if not fit:
-                with pytest.raises(DataError):
-                    hasher.active(row[None])
+    for row in X[~fits] if not changes.get("n_waves") else ():
+        with pytest.raises(DataError):
+            hasher.active(row[None])
 
 
 # ---- class lists and labels of parties that send exact figures
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["cedar", "ash", "ash"],
-        np.array(["cedar", "ash", "ash"]),
-        np.array(["cedar", "ash", "ash"], dtype=object),
-        [np.str_("cedar"), "ash", "ash"],
-    ],
-)
-def test_strings_are_coded(labels: object) -> None:
-    assert codes_of(CLASSES, labels).tolist() == [2, 0, 0]
+@pytest.mark.parametrize("convert", [list, np.array, lambda y: np.array(y, object), lambda y: [np.str_(y[0]), *y[1:]]])
+def test_strings_are_coded(convert: Any) -> None:
+    assert codes_of(CLASSES, convert(["cedar", "ash", "ash"])).tolist() == [2, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "object", ">i4", "U2"])
@@ -298,50 +254,30 @@ def test_a_text_in_a_file_and_an_integer_in_the_class_list_are_one_label() -> No
     assert codes_of(("0", "1"), [1, 0]).tolist() == [1, 0]
     assert codes_of((0, 1), ["1", "0.0"]).tolist() == [1, 0]
     assert codebook(("01", "1"))[1] == 1
+    assert codes_of(CLASSES, []).shape == (0,)
     with pytest.raises(DataError):
         codes_of((1,), ["01"])
 
 
-def test_no_labels_have_no_codes() -> None:
-    assert codes_of(CLASSES, []).shape == (0,)
+OTHERS = "some that are not"
+UNKNOWN: list[tuple[Any, str]] = [(labels, OTHERS) for labels in (["ash", "SECRET", "SECRET"], [1, 2], [float("nan")])]
+UNKNOWN += [([["ash"]], "2 dimensions"), (None, "0 dimensions"), (np.array([{}], object), "unhashable objects")]
 
 
-@pytest.mark.parametrize(
-    ("labels", "got"),
-    [
-        (["ash", "SECRET", "SECRET"], "some that are not"),
-        ([1, 2], "some that are not"),
-        ([float("nan")], "some that are not"),
-        ([["ash"]], "2 dimensions"),
-        (None, "0 dimensions"),
-        (np.array([{}], object), "unhashable objects"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "got"), UNKNOWN)
 def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_server(labels: object, got: str) -> None:
     with raises(DataError, field="y", got=got) as error:
         codes_of(CLASSES, labels)  # type: ignore[arg-type]
     assert "SECRET" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("classes", "got"),
-    [
-        ([], "nothing"),
-        ("ash", "str"),
-        (7, "int"),
-        ({"ash", "birch"}, "set"),
-        ({"ash": 0}, "dict"),
-        (["a", 1], "int, str"),
-        ([True, False], "bool"),
-        ([1.0, 2.0], "float"),
-        ([None], "NoneType"),
-        ([["a"], ["b"]], "list"),
-        (["a", "b", "a"], "1 duplicates"),
-        ([2**63], "one outside"),
-        (["a\0"], "one with NUL"),
-        (["a" * 1025], "one of 1025"),
-    ],
-)
+BAD: list[tuple[Any, str]] = [([], "nothing"), (["a", 1], "int, str"), (["a", "b", "a"], "1 duplicates")]
+BAD += [([2**63], "one outside"), (["a\0"], "one with NUL"), (["a" * 1025], "one of 1025")]
+BAD += [(value, type(value).__name__) for value in ("ash", 7, {"ash"}, {"ash": 0})]
+BAD += [([value], type(value).__name__) for value in (True, 1.0, None, ["a"])]
+
+
+@pytest.mark.parametrize(("classes", "got"), BAD)
 def test_bad_class_lists_are_refused(classes: object, got: str) -> None:
     with raises(ConfigError, field="classes", got=got):
         checked_classes(classes)

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn.federated import codec
-from flwr_flynn.federated.algorithm import party_of, reply_of
+from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, Samples
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.counts import ClassCounts
-from tests.federated.runs import GRID, LABELS, X, Y, options_for
+from tests.federated.runs import GRID, LABELS, Exchange, X, Y, options_for
 
 Rows = dict[str, np.ndarray]  # of each party, by its name
 
@@ -29,29 +27,18 @@ def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
 
 
 def go(purpose: str, parties: list[Party], saved: Federation | None = None, stops: bool = False, **more: Any) -> Run:
-    """A run with these parties, whose node ids are their names, but for namesakes; it may stop after the counting."""
+    """A run with these parties, whose node ids are their names; it may stop after the counting."""
     given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
-    run = Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more)))
     nodes = {str(each.options.name): each for each in parties}
-    nodes |= {f"{each.options.name} again": each for each in parties if nodes[str(each.options.name)] is not each}
-    for _ in range(run.num_rounds):
-        for channel in (TRAIN, EVALUATE):
-            if (ask := run.ask(channel, list(nodes))) is not None:
-                arrays = codec.read_tensors(ask.tensors)
-                answers = {cid: nodes[cid].answer(ask.config, arrays, channel) for cid in ask.cids}
-                run.complete([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
-                if stops:
-                    return run
-    return run
-
-
-def pooled(saved: Federation, rows: Rows) -> list[ClassCounts]:
-    all_ = np.concatenate(list(rows.values()))
-    return [ClassCounts.from_data(hasher, X[all_], Y[all_], 3) for hasher in saved.run_spec.hashers]
+    steps = Exchange(Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))), nodes)
+    steps.step(TRAIN)
+    return steps.run if stops else steps.rounds()
 
 
 def is_pooled(saved: Federation, rows: Rows) -> bool:
-    return list(saved.totals.parts) == pooled(saved, rows)
+    places = np.concatenate(list(rows.values()))
+    counts = [ClassCounts.from_data(hasher, X[places], Y[places], 3) for hasher in saved.run_spec.hashers]
+    return list(saved.totals.parts) == counts
 
 
 ROWS: Rows = {f"party-{i}": np.arange(i, 150, 3) for i in range(3)}
@@ -67,29 +54,22 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
     parties = [party("party-0", ROWS["party-0"]), party("party-1", new, ROWS["party-1"])]
     run = go("update", parties, saved)
     after = run.federation("2")
-    rows = {**ROWS, "party-1": new}
-    assert is_pooled(after, rows)
-    assert after.members[1].sizes == tuple(np.bincount(Y[new], minlength=3).tolist())
+    assert is_pooled(after, {**ROWS, "party-1": new})
     assert [member.run for member in after.members] == ["1", "2", "1"]
     assert list(run.counted.missing) == ["party-0"]  # whose samples have not changed
     (change,) = [member.change for member in run.counted.counted]
-    assert (change["before"], change["now"]) == tuple(
-        {"examples": member.examples, "sha256": list(member.sha256)} for member in (saved.members[1], after.members[1])
-    )
-    # The same again: its former counts are not in the sum any more.
-    again = go("update", parties, after)
+    for name, member in (("before", saved.members[1]), ("now", after.members[1])):
+        assert change[name] == {"examples": member.examples, "sha256": list(member.sha256)}
+    again = go("update", parties, after)  # its former counts are not in the sum any more
     assert again.federation("3").totals == after.totals
     assert "another SHA-256" in again.counted.missing["party-1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
-        ("party-1", ROWS["party-1"][1:]),  # samples that were never there, or not all
-        ("party-1", ROWS["party-0"]),  # those of another party
-        ("party-7", ROWS["party-1"]),  # a party that was never there
-    ],
-)
+# Samples that were never there, or not all; those of another party; and a party that was never there.
+OTHERS = [("party-1", ROWS["party-1"][1:]), ("party-1", ROWS["party-0"]), ("party-7", ROWS["party-1"])]
+
+
+@pytest.mark.parametrize(("name", "before"), OTHERS)
 def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str, before: Any) -> None:
     run = go("update", [party(name, ROWS["party-2"], before)], saved)
     assert list(run.counted.missing) == [name]
@@ -99,24 +79,14 @@ def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str,
     assert (after.totals, after.members) == (saved.totals, saved.members)
 
 
-@pytest.mark.parametrize(
-    ("new", "covered"),
-    [(ROWS["party-1"][4:], 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[ROWS["party-1"][4:], 147], 1)],
-)
-def test_a_party_is_warned_of_changes_of_few_samples_in_a_class(
-    saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
-) -> None:
+SOME = ROWS["party-1"][4:]
+
+
+@pytest.mark.parametrize(("new", "covered"), [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)])
+def test_few_changes_warn(saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture) -> None:
     run = go("update", [party("party-1", new, ROWS["party-1"], min_examples=3)], saved)
     assert len(run.counted.counted) == 1
     assert ("shows them to the server" in caplog.text) == (covered < 3)
-
-
-def test_two_updates_of_one_member_are_one(saved: Federation) -> None:
-    both = [party("party-1", ROWS["party-1"][n:], ROWS["party-1"]) for n in (5, 9)]
-    run = go("update", both, saved)
-    after = run.federation("2")
-    assert sum(is_pooled(after, {**ROWS, "party-1": ROWS["party-1"][n:]}) for n in (5, 9)) == 1
-    assert len(run.counted.missing) == 1
 
 
 def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
@@ -128,9 +98,7 @@ def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) 
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_sequence_of_joins_updates_withdrawals_and_resumed_runs_has_the_pooled_counts(
-    n_steps: int, tmp_path: Path
-) -> None:
+def test_any_sequence_of_purposes_has_the_pooled_counts(n_steps: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")

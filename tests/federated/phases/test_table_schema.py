@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
-from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
+from flwr_flynn.federated.protocol import Config
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
@@ -30,7 +31,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
-from tests.federated.runs import DRIVERS, replied, statistic_of
+from tests.federated.runs import DRIVERS, refusal, replied, statistic_of
 from tests.federated.secure_runs import secretly
 from tests.raising import raises
 
@@ -51,18 +52,21 @@ PLAN = HashPlan(1, 3, N, "auto", hash_dim=256, hash_nnz=8)
 LEARNED: dict[str, Any] = {"spec": PLAN, "classes": NAMES, "learn_schema": True, "min_parties": 1}
 
 
+# Columns are in another order at every second party, and one has one more.
+SPLITS = {
+    "iid": RNG.integers(0, 4, N),
+    "by class": CODES,
+    "an empty party": RNG.integers(0, 2, N) * 2,
+    "a level at one party": np.where(FRAME["text"] == "d", 3, np.arange(N) % 3),
+    "one party": np.zeros(N, int),
+}
+
+
 def split(how: str) -> list[dict[str, Any]]:
-    """Five ways to distribute the rows; columns are in another order at every second party, and one has one more."""
-    owners = {
-        "iid": RNG.integers(0, 4, N),
-        "by class": CODES,
-        "an empty party": RNG.integers(0, 2, N) * 2,
-        "a level at one party": np.where(FRAME["text"] == "d", 3, np.arange(N) % 3),
-        "one party": np.zeros(N, int),
-    }[how]
+    """One of five ways to distribute the rows."""
     parts = []
-    for party in range(max(owners) + 1):
-        is_own = owners == party
+    for party in range(max(SPLITS[how]) + 1):
+        is_own = SPLITS[how] == party
         frame = FRAME[is_own] if party % 2 else FRAME.loc[is_own, FRAME.columns[::-1]]
         if party == 0 and is_own.sum() < 0.4 * N:
             frame = frame.assign(other="more")
@@ -70,35 +74,33 @@ def split(how: str) -> list[dict[str, Any]]:
     return parts
 
 
-POOLED = {
-    effort: FlyNNClassifier(effort=effort, hash_dim=256, hash_nnz=8).fit(FRAME, LABELS)
-    for effort in ("default", "thorough")
-}
-SCHEMA = POOLED["default"].model_.schema
-SPLITS = ["iid", "by class", "an empty party", "a level at one party", "one party"]
+def pooled(**options: Any) -> Any:
+    return FlyNNClassifier(hash_dim=256, hash_nnz=8, **options).fit(FRAME, LABELS).model_
 
 
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("driver", DRIVERS)
+POOLED = pooled()
+SCHEMA = POOLED.schema
+
+
+@pytest.mark.parametrize(
+    ("driver", "how"), [*(("in process", how) for how in SPLITS), ("legacy", "iid"), ("message", "iid")]
+)
 def test_any_split_gives_the_pooled_model(driver: str, how: str) -> None:
-    run = DRIVERS[driver](LEARNED, split(how), min_examples=1)
-    model = run.model.model_
+    model = DRIVERS[driver](LEARNED, split(how), min_examples=1).model.model_
     assert model.schema == SCHEMA
-    assert model.sha256() == POOLED["default"].model_.sha256()
+    assert model.sha256() == POOLED.sha256()
 
 
 def test_the_gram_matrix_too() -> None:
-    options = LEARNED | {"spec": HashPlan(1, 3, N, "auto", hash_dim=256, hash_nnz=8, effort="thorough")}
+    options = LEARNED | {"spec": replace(PLAN, effort="thorough")}
     run = DRIVERS["in process"](options, split("iid"), min_examples=1, gram=True)
     assert run.model.model_.gram is not None
-    assert run.model.model_.sha256() == POOLED["thorough"].model_.sha256()
+    assert run.model.model_.sha256() == pooled(effort="thorough").sha256()
 
 
 def test_a_secure_run_with_a_schema_gives_the_same_model() -> None:
-    assert SCHEMA is not None
-    options = {"spec": HashPlan(SCHEMA.width, 3, N, "auto", hash_dim=256, hash_nnz=8), "classes": NAMES}
-    run = secretly(options | {"feature_names": SCHEMA}, split("iid"), bound=128)
-    assert run.model.model_.sha256() == POOLED["default"].model_.sha256()
+    options = {"spec": replace(PLAN, n_features=SCHEMA.width), "classes": NAMES, "feature_names": SCHEMA}
+    assert secretly(options, split("iid"), bound=128).model.model_.sha256() == POOLED.sha256()
 
 
 def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
@@ -106,9 +108,8 @@ def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
     first.federation("first").save(tmp_path / "federation.npz")
     saved = Federation.load(tmp_path / "federation.npz")
     assert saved.run_spec.feature_names == first.model.model_.schema
-    run = saved.run_spec
-    joining: dict[str, Any] = {"spec": run.specs, "classes": run.classes, "feature_names": run.feature_names}
-    joining |= {"federation": saved, "purpose": "join", "min_parties": 1}
+    run, joining = saved.run_spec, {"federation": saved, "purpose": "join", "min_parties": 1}
+    joining |= {"spec": run.specs, "classes": run.classes, "feature_names": run.feature_names}
     (part,) = split("a level at one party")[3:]
     members = [party_of(each["X"], each["y"]) for each in split("iid")[:2]]  # which are known, and not asked
     again = federate(RunOptions(**joining), [*members, party_of(**part, name="new")])
@@ -143,22 +144,8 @@ def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
 
 
 def test_a_run_without_a_schema_names_the_columns_that_need_one() -> None:
-    request = {PHASE: "columns", **_columns_of(["number"])}
-    answer = party(FRAME[["number"]].to_numpy()).answer(request)
-    assert "no gaps in a run without a schema" in answer.metrics[REFUSED]
-
-
-def _columns_of(names: list[str]) -> dict[str, Any]:
-    return ColumnsRequest(len(names), NAMES, names).to_config()
-
-
-@pytest.mark.parametrize("kind", ["secure", "budget"])
-def test_parties_that_show_nothing_in_clear_give_no_summary(kind: str, tmp_path: Any) -> None:
-    if kind == "budget":
-        closed = party(budget=Budget(tmp_path / "state", Policy(1.0, 0.0, ["laplace"])))
-    else:
-        closed = party(secure=True)
-    assert closed.answer({PHASE: "schema"}).metrics.keys() == {REFUSED}
+    request = ColumnsRequest(1, NAMES, ["number"])
+    assert "no gaps in a run without a schema" in refusal(request, party(FRAME[["number"]].to_numpy()), {})
 
 
 def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> None:
@@ -179,17 +166,15 @@ def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> Non
 # ---- at the server
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        b"",
-        b"{",
-        b"[" * 100_000,
-        json.dumps({"columns": [], "n_rows": 1, "is_named": True}).encode(),
-        json.dumps({"columns": [["a", 121, {"number": 121}, 0, {}]], "n_rows": 121, "is_named": True}).encode(),
-        json.dumps({"columns": [["a", 120, {"number": 120}, 0, {"x" * 300: 1}]], "n_rows": 120}).encode(),
-    ],
-)
+def summary(*columns: Any, n_rows: int = 120) -> bytes:
+    return json.dumps({"columns": columns, "n_rows": n_rows, "is_named": True}).encode()
+
+
+SUMMARIES = [b"", b"{", b"[" * 100_000, summary(n_rows=1), summary(["a", 121, {"number": 121}, 0, {}], n_rows=121)]
+SUMMARIES += [summary(["a", 120, {"number": 120}, 0, {"x" * 300: 1}])]
+
+
+@pytest.mark.parametrize("values", SUMMARIES)
 def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
     request = SchemaRequest()
     arrays = [request.layout[0].packed(np.frombuffer(values, np.uint8).astype(np.int64))]
@@ -199,22 +184,16 @@ def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
 
 
 def test_a_schema_that_a_server_announces_is_checked() -> None:
-    assert SCHEMA is not None
     run = RunSpec(HashSpec(SCHEMA.width, 64, 2, 4, 0), NAMES, feature_names=SCHEMA)
     assert RunSpec.from_config(Config(run.to_config())) == run
-    entries = run.to_config() | {"flynn-feature-names": json.dumps({"columns": [{"name": "a", "kind": "number"}]})}
-    assert "feature" in party().answer({PHASE: "counts", **entries}).metrics[REFUSED]
+    names = {"flynn-feature-names": json.dumps({"columns": [{"name": "a", "kind": "number"}]})}
+    assert "feature" in refusal(CountsRequest(run), party(), names)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"spec": HashSpec(4, 64, 2, 4, 0)},
-        {"feature_names": ["a"]},
-        {"secure_bound": 64, "min_parties": 3},
-        {"learn_schema": 1},
-    ],
-)
+CHANGES = [{"spec": HashSpec(4, 64, 2, 4, 0)}, {"feature_names": ["a"]}, {"learn_schema": 1}]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, {"secure_bound": 64, "min_parties": 3}], ids=str)
 def test_a_schema_is_learned_in_clear_for_a_plan_alone(change: dict[str, Any]) -> None:
     with raises(ConfigError, field="learn_schema"):
         RunOptions(**LEARNED | change)
@@ -229,21 +208,10 @@ def test_a_party_whose_values_lie_elsewhere_is_told(caplog: pytest.LogCaptureFix
     assert warned == {("number",)}
 
 
-def test_frames_of_numbers_are_found_by_the_announced_names() -> None:
-    """Other orders of the columns must not mix them, and a batch to classify may have further ones."""
-    X = pd.DataFrame({"zeta": CODES + 0.1 * RNG.normal(size=N), "alpha": RNG.normal(size=N)})
-    orders = [list(X.columns), list(X.columns)[::-1]]
-    parts = [{"X": X.iloc[i::2][orders[i]], "y": LABELS[i::2]} for i in range(2)]
-    run = DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts)
-    assert run.state.run_spec.feature_names.names == ("alpha", "zeta")
-    assert (run.model.predict(X.assign(patient="p")) == LABELS).mean() > 0.95
-
-
-def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied() -> None:
+@pytest.mark.parametrize("n", [N, 2])
+def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied(n: int) -> None:
     schema = Schema([Column("number", "number"), Column("text", "category", [f"l{i}" for i in range(1000)])])
     run = RunSpec(HashSpec(schema.width, 64, 2, 4, 0), NAMES, feature_names=schema)
-    answer = party(memory_limit=2**20).answer({PHASE: "counts", **run.to_config()})
-    assert str(answer.metrics[REFUSED]).startswith("memory: n_features 1003, ")
-    held = Samples(FRAME[:2], LABELS[:2], FRAME, LABELS)  # held-out rows are encoded, too
-    answer = Party(held, PartyOptions(memory_limit=2**20)).answer({PHASE: "counts", **run.to_config()})
-    assert str(answer.metrics[REFUSED]).startswith("memory: n_features 1003, ")
+    held = Samples(FRAME[:n], LABELS[:n], FRAME, LABELS)  # held-out rows are encoded, too
+    reason = refusal(CountsRequest(run), Party(held, PartyOptions(memory_limit=2**20)), {})
+    assert reason.startswith("memory: n_features 1003, ")
