@@ -122,9 +122,16 @@ def use_total(arrays: Any) -> None:
     assert codec.decode_total(codec.encode(total), HASHER, MECHANISM, 3) == total
 
 
+def use_joined(joined: Any) -> None:
+    pieces = codec.split(joined)
+    assert codec.join(pieces) == joined
+    use_tensors(pieces)
+
+
 @st.composite
 def packed_numbers(draw: st.DrawFn) -> Any:
-    numbers = draw(st.lists(st.sampled_from([0, 1, 200, 2**16, 2**40]) | st.integers(0, 2**63), max_size=210))
+    numbers = draw(st.lists(st.sampled_from([0, 1, 200, 2**16, 2**40]) | st.integers(0, 2**63), max_size=7))
+    numbers *= draw(st.integers(1, 30))
     packed = pack_numbers(np.array(numbers, np.uint64)).tobytes()
     return np.frombuffer(draw(spoiled_bytes(packed)) if draw(HALF) else packed, np.uint8)
 
@@ -469,6 +476,12 @@ def decoders(folder: Path) -> list[Decoder]:
         *(
             Decoder(f"codec.decode_all: {name}", packed_counts(seeds[name]), decoding(of_hashes[name]), 3)
             for name in seeds
+        ),
+        Decoder(
+            "codec.split",
+            st.sampled_from(arrays).flatmap(lambda each: spoiled(codec.join(codec.write_tensors(each)))),
+            use_joined,
+            2,
         ),
         Decoder("codec.decode_total", totals.flatmap(spoiled_arrays), use_total, 2),
         Decoder("compression.unpack_numbers", packed_numbers(), use_numbers, 2),
