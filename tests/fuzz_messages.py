@@ -283,7 +283,7 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
         again = request.read(to_arrays(own, request.parts(statistic)), reply, member)
         assert shown(again) == shown(statistic)
 
-    return Decoder(f"read: {name}", replies_to(fields, request.parts(known), reply), use)
+    return Decoder(f"read: {name}", replies_to(fields, request.parts(known), reply), use, 2)
 
 
 def readings() -> list[Decoder]:
@@ -495,7 +495,7 @@ def decoders(folder: Path) -> list[Decoder]:
         *readings(),
         *(Decoder(f"sum: {name}", secure_sums(request), summing(request)) for name, request in SECURE.items()),
         *(Decoder(f"Run.complete: {stop.name}", stop.replies, stop.use, memory=2**23) for stop in stops()),
-        Decoder("secagg.check_reply", spoiled_stages(), use_stage, 2),
+        Decoder("secagg.check_reply", spoiled_stages(), use_stage, 4),
         Decoder(
             "Party: any request",
             st.tuples(kinds, SEEDS | spoiled_requests()),

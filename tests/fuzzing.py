@@ -102,7 +102,7 @@ def spoiled(draw: st.DrawFn, value: Any) -> Any:
                     draw(spoiled_text(zlib.decompress(value).decode())).encode("utf-8", "surrogatepass")
                 )
         return draw(spoiled_bytes(value))
-    if isinstance(value, int | float) and not isinstance(value, bool) and draw(HALF):
+    if isinstance(value, int | float) and not isinstance(value, bool) and not draw(QUARTER):
         return draw(st.sampled_from((value + 1, value - 1, -value, value * 2, 0.5 * (value % 2**60), str(value))))
     return draw(VALUES)
 
