@@ -20,10 +20,8 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import unpack
 from flwr_flynn.federated.party import PartyOptions, Samples
-from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATISTIC
-from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
@@ -34,7 +32,7 @@ from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points, with_spec
+from tests.fakes import CLASSES, HASHER, RUN, config_of, counting, counts_of, evaluation_of, points, with_spec
 from tests.memory import traced
 from tests.raising import raises
 
@@ -42,11 +40,11 @@ TOTAL = counts_of(*points(60, seed=1))
 FIT = counting()
 
 
-def config_of(request: Request[Any]) -> dict[str, Any]:
-    return {PHASE: request.phase, **request.to_config()}
+def fit(client: Any, run: RunSpec = RUN) -> Any:
+    return client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
 
 
-MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
+MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),))
 EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 
 
@@ -58,19 +56,20 @@ def test_a_party_sends_its_counts() -> None:
     assert metrics[PARTY] == "Basel"
 
 
-def test_samples_may_be_loaded_later() -> None:
-    X, y = points(20)
+def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() -> None:
     asked: list[tuple[str, ...]] = []
+    X, y = points(9)
 
     def load(names: tuple[str, ...]) -> Samples:
         asked.append(names)
-        return Samples(X, y)
+        return Samples(X[:, ::-1] if names[:1] == ("d",) else X, y)
 
     client = FlyNNClient(load=load)
     assert asked == []
-    named = CountsRequest(RunSpec(RUN.specs, CLASSES, feature_names=tuple("abcd")))
-    assert client.fit([], config_of(named))[1] == 20
-    assert asked == [tuple("abcd")]
+    for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
+        arrays = client.fit([], counting(RunSpec(RUN.specs, CLASSES, feature_names=tuple(names))))[0]
+        assert codec.decode_all(arrays, [HASHER], 3)[0] == counts_of(rows, y)
+    assert asked == [tuple("abcd"), tuple("dcba")]
 
 
 @pytest.mark.parametrize(
@@ -111,10 +110,10 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     X, y = points(12000)[0], np.arange(12000) % 1000
     needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
-    fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
-    counts = codec.decode_all(codec.read_tensors(fit.parameters.tensors), [run.hasher], 1000)[0]
-    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
-    model = EvaluateIns(fit.parameters, config_of(request))
+    counted = fit(client, run).parameters
+    counts = codec.decode_all(codec.read_tensors(counted.tensors), [run.hasher], 1000)[0]
+    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),))
+    model = EvaluateIns(counted, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
     with traced() as memory:
         reply = client.evaluate(model)
@@ -159,6 +158,7 @@ def test_nothing_that_a_server_declares_is_allocated() -> None:
         ({"X_test": np.zeros((1, 4))}, "X_test, y_test"),
         ({"load": lambda names: None}, "load"),
         *(({"X": None, "y": None} | given, "X, y") for given in ({}, {"X": np.zeros((1, 4))}, {"y": ["ash"]})),
+        *(({"response_seconds": wrong}, "response_seconds") for wrong in (-1.0, np.nan, np.inf, True, "1")),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], field: str) -> None:
@@ -177,28 +177,41 @@ def test_nothing_that_a_server_says_reaches_the_log_as_it_is(
     is_private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In 0.8 seven of thirteen fields of a request did, ESC, CR and LF included."""
-    own = Budget(tmp_path / "state", Policy(1.0)) if is_private else None
+    client = FlyNNClient(*points(9), budget=Budget(tmp_path / "state", Policy(1.0)) if is_private else None)
     mechanism = json.dumps({"mechanism": ESCAPES, "epsilon": 1.0})
-    kinds = {"mechanism": mechanism, "epsilon": json.dumps({"mechanism": "laplace", ESCAPES: 1})}
+    kinds = (mechanism, json.dumps({"mechanism": "laplace", ESCAPES: 1}))
+    columns = ({"name": ESCAPES, "kind": "number"}, {"name": "a", "kind": ESCAPES}, {ESCAPES: 1})
+    texts = (ESCAPES, json.dumps(ESCAPES), json.dumps([ESCAPES] * 3), json.dumps({ESCAPES: ESCAPES}))
     config = counting()
+    configs = [
+        *({**config, name: text} for name in config for text in texts),
+        *({**config, "flynn-mechanism": text, "flynn-mode": "noisy"} for text in kinds),
+        *(with_spec(config, **changes) for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1})),
+        *({**config, "flynn-feature-names": json.dumps({"columns": [column]})} for column in columns),
+    ]
     with caplog.at_level(logging.DEBUG, "flwr"):
-        for name in config:
-            for text in (ESCAPES, json.dumps(ESCAPES), json.dumps([ESCAPES] * 3), json.dumps({ESCAPES: ESCAPES})):
-                FlyNNClient(*points(9), budget=own).fit([], {**config, name: text})
-                FlyNNClient(*points(9), budget=own).evaluate([], {**config, name: text})
-        for text in kinds.values():
-            FlyNNClient(*points(9), budget=own).fit([], {**config, "flynn-mechanism": text, "flynn-mode": "noisy"})
-        for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1}):
-            FlyNNClient(*points(9), budget=own).fit([], with_spec(config, **changes))
-        for column in ({"name": ESCAPES, "kind": "number"}, {"name": "a", "kind": ESCAPES}, {ESCAPES: 1}):
-            schema = json.dumps({"columns": [column]})
-            FlyNNClient(*points(9), budget=own).fit([], {**config, "flynn-feature-names": schema})
+        for each in configs:
+            client.fit([], each)
+            client.evaluate([], each)
     assert len(caplog.records) > 30
     for record in caplog.records:
         assert record.getMessage().isprintable(), record.getMessage()
 
 
 # ---- memory of a wide schema
+
+LAPLACE = LaplaceCounts(0.5, hash_nnz=3, n_classes=3)
+
+
+def wide(n_columns: int, n_levels: int, is_named: bool = True) -> Schema:
+    """A schema of categories."""
+    levels = [f"l{k}" for k in range(n_levels)]
+    return Schema([Column(str(index), "category", levels) for index in range(n_columns)], is_named=is_named)
+
+
+def write(path: Path, n_columns: int, n_rows: int) -> None:
+    row = ",".join(["l1"] * n_columns) + ",ash\n"
+    path.write_text(",".join([*map(str, range(n_columns)), "label"]) + "\n" + row * n_rows)
 
 
 @pytest.mark.parametrize("is_private", [False, True])
@@ -207,43 +220,33 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
     ending: str, is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In 0.8 it took 2.2 GB at a limit of 51 MiB, and grew with the number of rows."""
-    columns = [Column(str(index), "category", [f"l{k}" for k in range(1023)]) for index in range(64)]
-    schema = Schema(columns, is_named=ending == "csv")
+    schema, path = wide(64, 1023, is_named=ending == "csv"), tmp_path / f"a.{ending}"
     run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7), CLASSES, feature_names=schema)
-    if is_private:
-        run = replace(run, mechanism=LaplaceCounts(0.5, hash_nnz=3, n_classes=3))
-    path = tmp_path / f"a.{ending}"
     if ending == "csv":
-        row = ",".join(["l1"] * 64) + ",ash\n"
-        path.write_text(",".join([*map(str, range(64)), "label"]) + "\n" + row * 2000)
+        write(path, 64, 2000)
     else:
         np.savez(path, X=np.full((2000, 64), "l1"), y=np.full(2000, "ash"))
     node = {"data-path": str(path), "memory-limit": 0.05}
     if is_private:
+        run = replace(run, mechanism=LAPLACE)
         node |= {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
         monkeypatch.setattr(PrivateFile, "blocks", lambda *_: pytest.fail("read rows"))
-    asked = FitIns(ndarrays_to_parameters([]), counting(run))
     with traced() as memory:
-        reply = deployed_client(Context(1, 2, node, RecordDict(), {})).fit(asked)
+        reply = fit(deployed_client(Context(1, 2, node, RecordDict(), {})), run)
     assert str(reply.metrics["flynn-refused"]).startswith("memory: n_features 65536, ")
     assert memory.peak < 51 * 2**20
 
 
 @pytest.mark.slow
 def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_path: Path) -> None:
-    columns = [Column(str(index), "category", [f"l{k}" for k in range(1000)]) for index in range(8)]
-    schema = Schema(columns)
-    row = ",".join(["l1"] * 8) + ",ash\n"
-    (tmp_path / "a.csv").write_text(",".join([*map(str, range(8)), "label"]) + "\n" + row * 3000)
-    limit = 2**27
+    schema, path, limit = wide(8, 1000), tmp_path / "a.csv", 2**27
+    write(path, 8, 3000)
     run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7, center=[0.0] * schema.width), CLASSES, feature_names=schema)
     for more in ({}, {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}):
-        node = {"data-path": str(tmp_path / "a.csv"), "memory-limit": limit / 2**30, **more}
-        asked = replace(run, mechanism=LaplaceCounts(0.5, hash_nnz=3, n_classes=3)) if more else run
+        node = {"data-path": str(path), "memory-limit": limit / 2**30, **more}
         with traced() as memory:  # all numbers are 192 MB
-            reply = deployed_client(Context(1, 2, node, RecordDict(), {})).fit(
-                FitIns(ndarrays_to_parameters([]), counting(asked))
-            )
+            client = deployed_client(Context(1, 2, node, RecordDict(), {}))
+            reply = fit(client, replace(run, mechanism=LAPLACE) if more else run)
         assert "flynn-refused" not in reply.metrics, reply.metrics
         assert memory.peak < limit, memory.peak / 2**20
 
