@@ -10,8 +10,8 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,9 +200,8 @@ def spoiled_arrays(arrays: Sequence[np.ndarray]) -> st.SearchStrategy[Any]:
 def spoiled_tensors(tensors: Sequence[bytes]) -> st.SearchStrategy[Any]:
     """The same of arrays as Flower carries them."""
     junk = st.binary(max_size=200).map(lambda more: b"\x93NUMPY" + more) | st.sampled_from((b"", "text", None))
-    return spoiled_list(
-        tensors, lambda each: spoiled_bytes(each, tensors) if isinstance(each, bytes) else junk, junk, HOW_OFTEN
-    )
+    others = [each for each in tensors if isinstance(each, bytes)]
+    return spoiled_list(tensors, lambda each: spoiled_bytes(each, others) if each in others else junk, junk, HOW_OFTEN)
 
 
 @dataclass(frozen=True)
@@ -230,6 +229,15 @@ class Decoder:
 
 SECONDS = 2.0
 """CPU time that one input may take, beside 1 s for each MB of its own."""
+
+
+@contextmanager
+def taken() -> Iterator[None]:
+    """A block about what was taken, in which a refusal is a failure."""
+    try:
+        yield
+    except FlyNNError as error:
+        raise AssertionError("refused after it was taken") from error
 
 
 def fuzz(decoder: Decoder, n: int, number: int = 0) -> Counter[str]:
