@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import Code, EvaluateRes, Parameters, Status
+from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import STATISTIC, Reply
@@ -80,6 +80,14 @@ def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixtu
     assert strategy.counts == counts_of(*points(5))
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert sum("node 1: " in line for line in told) == 1
+
+
+def test_missing_is_asked_minus_counted_with_reasons() -> None:
+    strategy = make()
+    strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abc")))
+    failed = FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "no `fit`\x07"), NO_PARAMETERS, 0, {})
+    strategy.aggregate_fit(1, [(Proxy("a"), good_res())], [(Proxy("b"), failed)])
+    assert strategy.missing == {"node b": "failed: no `fit`", "node c": "no reply"}
 
 
 # ---- evaluate
