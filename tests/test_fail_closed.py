@@ -30,7 +30,6 @@ from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import CountsOfSpecs
@@ -147,29 +146,10 @@ def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path
     assert NodeConfig.parse(bounded).policy().max_epsilon == 1.0
 
 
-def test_a_bound_of_zero_is_no_bound_and_refused(tmp_path: Path) -> None:
-    with raises(ConfigError, field="node-config max-epsilon", expected="a number above 0", got=0):
-        NodeConfig.parse({"data-path": str(write(tmp_path)), "max-epsilon": 0})
-
-
 def test_every_bound_of_a_node_is_in_its_policy() -> None:
     node = {"data-path": "a.csv", "max-epsilon": 2.0, "max-delta": 1e-5, "state-path": "/s", "secure": True}
     expected = Policy(2.0, 1e-5, secure_sum=True, composition="zcdp")
     assert NodeConfig.parse(node | {"composition": "zcdp"}).policy() == expected
-
-
-# ---- leaving
-
-
-@pytest.mark.parametrize("name", ["Basel", None])
-def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(name: str | None, tmp_path: Path) -> None:
-    own = budget(tmp_path, max_delta=1e-5, secure_sum=True, max_epsilon=1.1)
-    options: dict[str, Any] = {"name": name, "budget": own, "secure": True}
-    with secagg.masking(BOUND, 2):
-        assert FlyNNClient(*points(20), **options).fit([], SHARE)[0] != []
-        arrays, _, metrics = FlyNNClient(*points(20), **options, leaves=True).fit([], SHARE | LEAVE)
-    assert arrays == []
-    assert str(metrics[REFUSED]).startswith("leave: ")
 
 
 # ---- nothing is looked at for a refusal

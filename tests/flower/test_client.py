@@ -20,13 +20,12 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import unpack
 from flwr_flynn.federated.party import PartyOptions, Samples
-from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATISTIC
+from flwr_flynn.federated.protocol import PARTY, REFUSED, STATISTIC
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
+from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -48,14 +47,6 @@ MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),))
 EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 
 
-def test_a_party_sends_its_counts() -> None:
-    X, y = points(20)
-    arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel").fit([], FIT)
-    assert (codec.decode_all(arrays, [HASHER], 3)[0], n_examples) == (counts_of(X, y), 20)
-    assert metrics.keys() == {PARTY, SECONDS}
-    assert metrics[PARTY] == "Basel"
-
-
 def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() -> None:
     asked: list[tuple[str, ...]] = []
     X, y = points(9)
@@ -72,18 +63,6 @@ def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() ->
     assert asked == [tuple("abcd"), tuple("dcba")]
 
 
-@pytest.mark.parametrize(
-    "change", [{"flynn-specs": "{"}, {"flynn-classes": "[]"}, {"flynn-mode": "secret"}, {PHASE: "x"}]
-)
-def test_hostile_requests_are_refused_on_either_channel(change: dict[str, Any]) -> None:
-    client = FlyNNClient(*points(3))
-    arrays, n_examples, metrics = client.fit([], {**FIT, **change})
-    assert (arrays, n_examples, metrics.keys()) == ([], 0, {REFUSED})
-    loss, n_examples, metrics = client.evaluate(ARRAYS, {**EVALUATE, **change})
-    assert (loss, n_examples, metrics.keys()) == (0.0, 0, {REFUSED})
-    assert client.fit([], {})[2].keys() == {REFUSED}
-
-
 def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     X, y = points(30, seed=2)
     received: list[FlyNNClassifier] = []
@@ -95,13 +74,6 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     assert metrics["accuracy"] == np.trace(matrix) / 30
     assert loss == 1 - metrics["accuracy"]
     assert metrics.keys() == {STATISTIC, "accuracy", PARTY}
-
-
-def test_a_selection_is_answered_on_the_train_channel() -> None:
-    X, y = points(60, seed=1)
-    request = SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),))
-    arrays, n_examples, metrics = FlyNNClient(X, y).fit(request.arrays(), config_of(request))
-    assert (len(arrays), n_examples, metrics.keys()) == (3, 60, {SECONDS})
 
 
 @pytest.mark.slow
@@ -125,15 +97,6 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
 # ---- inside Flower
 
 
-def test_flower_s_wrapper_takes_every_answer() -> None:
-    X, y = points(5)
-    client = FlyNNClient(X, y, X_test=X, y_test=y).to_client()
-    nothing, model = ndarrays_to_parameters([]), ndarrays_to_parameters(ARRAYS)
-    for fit, evaluate in ((FIT, EVALUATE), ({}, {})):
-        assert client.fit(FitIns(nothing, fit)).status.code.value == 0
-        assert client.evaluate(EvaluateIns(model, evaluate)).status.code.value == 0
-
-
 def test_nothing_that_a_server_declares_is_allocated() -> None:
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,), }\n"
     tensor = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
@@ -151,10 +114,6 @@ def test_nothing_that_a_server_declares_is_allocated() -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"memory_limit": 0}, "memory_limit"),
-        ({"name": 5}, "name"),
-        ({"n_jobs": 0}, "n_jobs"),
-        ({"budget": "state"}, "budget"),
         ({"X_test": np.zeros((1, 4))}, "X_test, y_test"),
         ({"load": lambda names: None}, "load"),
         *(({"X": None, "y": None} | given, "X, y") for given in ({}, {"X": np.zeros((1, 4))}, {"y": ["ash"]})),

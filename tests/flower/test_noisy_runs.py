@@ -16,14 +16,10 @@ from flwr_flynn import FlyNNClassifier, FlyNNClient
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PARTY, REFUSED, TRAIN, Config, Reply, key
+from flwr_flynn.federated.protocol import NOISY_EXAMPLES, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -130,14 +126,6 @@ def test_the_noise_is_that_of_the_mechanism(mechanism: Mechanism, tmp_path: Path
     assert abs(noise.mean()) < 0.6 * mechanism.noise_sd  # 5 standard errors of 72 draws
 
 
-def test_what_does_not_fit_is_told_to_the_partys_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    X, y = points(20)
-    X[:3, 0] = np.nan
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        answer(party(tmp_path, X, y))
-    assert [(record.levelname, record.args) for record in caplog.records] == [("WARNING", (3, 20))]
-
-
 @pytest.mark.parametrize("error", [MemoryError("secret"), OSError(5, "secret"), DataError("secret")])
 def test_a_failed_count_is_charged_and_does_not_say_why(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -161,52 +149,6 @@ def test_wide_noise_travels_in_wide_integers() -> None:
         array = encode_release(release, mechanism)[1]
         assert array.dtype == kind
         assert array.min() == (-(2**31) + 1 if kind == "int32" else -(2**40))
-
-
-# ---- ledger and policy
-
-
-def test_the_same_request_gets_the_same_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = answer(party(tmp_path))
-    assert answer(party(tmp_path)) == first
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        assert answer(party(tmp_path, *points(7))) == first  # to notice other data they would have to be looked at
-    assert "spends nothing" in caplog.text
-    assert party(tmp_path).party.options.budget.spent() == (1.0, 0.0)
-
-
-def test_another_request_adds_up_and_is_refused_beyond_the_policy(tmp_path: Path) -> None:
-    half, quarter, more = (LaplaceCounts(epsilon, **SHAPE) for epsilon in (0.5, 0.25, 0.3))
-    client = party(tmp_path)
-    first = answer(client, asking(half))
-    # The same counts for classes in another order are another answer.
-    for asked in (asking(half), asking(quarter, classes=CLASSES[::-1]), asking(quarter)):
-        assert answer(client, asked).num_examples == NOISY_EXAMPLES
-    assert answer(client, asking(half)) == first
-    # A refusal depends on no record.
-    others = [FlyNNClient(*points(n), budget=client.party.options.budget) for n in (0, 1, 30)]
-    (reason,) = {refusal(each, asking(more)) for each in (client, *others)}
-    assert reason.startswith("policy max-epsilon:")
-
-
-def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
-    X, y = points(20)
-    received: list[FlyNNClassifier] = []
-    client = party(tmp_path, X, y, X_test=X, y_test=y, on_model=received.append)
-    scoring, counts = ScoringRule("balanced", 0.5, 1.0), counts_of(X, y)
-    selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((ScoringRule("balanced", 0.5),),))
-    for asked in (CountsRequest(RUN), ColumnsRequest(4, CLASSES), selection):
-        arrays, n_examples, metrics = client.fit(asked.arrays(), config_of(asked))
-        assert (arrays, n_examples, metrics.keys()) == ([], 0, {REFUSED, PARTY})
-        assert metrics[REFUSED].startswith("policy max-epsilon set: ")
-    assert received == []
-    evaluation = evaluation_of(RUN, (counts,), (scoring,))
-    loss, n_examples, metrics = client.evaluate(evaluation.arrays(), config_of(evaluation))
-    assert (loss, n_examples, metrics.keys()) == (0.0, 0, {REFUSED, PARTY})
-    assert "policy evaluate off" in metrics[REFUSED]
-    assert len(received) == 1  # the model is taken all the same
-    is_open = party(tmp_path, X, y, X_test=X, y_test=y, evaluates=True)
-    assert is_open.evaluate(evaluation.arrays(), config_of(evaluation))[1] == 20
 
 
 def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
