@@ -445,13 +445,6 @@ def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
     assert all("policy max-epsilon: " in reason for reason in third.missing.values())
 
 
-def test_a_policy_must_allow_shares_of_noise(tmp_path: Path) -> None:
-    clients = [private(0, tmp_path, secure_sum=False), *(private(i, tmp_path) for i in range(1, 4))]
-    strategy, _ = counted(clients, mechanism=shared_noise(), secure_bound=1024)
-    assert "policy secure-sum off" in strategy.missing["node 1"]
-    assert len(strategy.parties) == 3
-
-
 def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
     # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
     strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=shared_noise(4), secure_bound=1024)
