@@ -338,6 +338,8 @@ class Stop:
         self.name, self.after = name, after
         given = {"spec": AUTO, "gram": 24, **options}
         self.exchange: Exchange = exchange(given.pop("spec"), n=3, **given)
+        for cid, party in self.exchange.parties.items():
+            party.options.__dict__.update(member=f"secret of {cid}", leaves="federation" in options)
         run = self.exchange.run
         while run.due is not None and run.due.name != name:
             self.exchange.step(run.due.channel)
@@ -393,7 +395,7 @@ def after_columns(total: Any, result: Any) -> None:
 
 def after_counts(total: Any, result: Any) -> None:
     assert result == total
-    for counts, spec in zip(total.parts, GRID, strict=True):
+    for counts, spec in zip(total.parts, GRID[: len(total.parts)], strict=True):
         check_counts(counts, spec.hash_nnz)
 
 
@@ -415,13 +417,16 @@ def after_evaluation(total: Any, result: Any) -> None:
 
 
 def stops() -> list[Stop]:
-    """A run before each of its phases."""
+    """A run before each of its phases, and one that parties leave."""
+    counted = Stop("evaluation", after_evaluation, spec=GRID[0], decay=0.5)
+    saved = {"federation": counted.exchange.run.federation("1"), "purpose": "withdraw", "fraction_evaluate": 0.0}
     return [
         Stop("columns", after_columns),
         Stop("counts", after_counts, spec=GRID),
         Stop("selection", after_selection),
         Stop("gram", after_pairs),
         Stop("evaluation", after_evaluation),
+        Stop("counts", after_counts, spec=GRID[0], decay=0.5, gram=0, **saved),
     ]
 
 
@@ -501,7 +506,7 @@ def decoders(folder: Path) -> list[Decoder]:
         ),
         *readings(),
         *(Decoder(f"sum: {name}", secure_sums(request), summing(request)) for name, request in SECURE.items()),
-        *(Decoder(f"Run.complete: {stop.name}", stop.replies, stop.use, memory=2**23) for stop in stops()),
+        *(Decoder(f"Run.complete: {stop.name}", stop.replies, stop.use, 0.5, memory=2**23) for stop in stops()),
         Decoder("secagg.check_reply", spoiled_stages(), use_stage, 4),
         Decoder(
             "Party: any request",
