@@ -31,7 +31,6 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.logging import result_lines
-from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
@@ -273,25 +272,6 @@ def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
     client = untouchable(tmp_path)
     assert str(client.fit([], counting(RunSpec(SPEC, classes, mechanism)))[2][REFUSED]).startswith("classes: expected ")
     assert budget(tmp_path).spent() == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("n_odd", [1, 7])
-def test_records_that_overflow_are_found_without_another_try(
-    n_odd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    active = FlyHash.active
-
-    def counting(self: FlyHash, X: Any, **more: Any) -> Any:
-        calls.append(len(X))
-        return active(self, X, **more)
-
-    monkeypatch.setattr(FlyHash, "active", counting)
-    X, y = points(100)
-    X[3 : 3 + n_odd, 1] = 1e300
-    FlyNNClient(X, y, budget=budget(tmp_path)).fit([], noisy())
-    # One row of zeros before the charge; then all, with zeros in place of these: the time tells nobody of them.
-    assert calls == [1, 100]
 
 
 def _medians(*calls: Callable[[], object]) -> list[float]:

@@ -215,21 +215,34 @@ def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(kind: str, as_kind: s
         assert numbers[:, :-1].any(axis=1).all()
 
 
-def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that chose the range of a column could tell by the time whether a row is in it."""
-    hashed: list[int] = []
-    active = FlyHash.active
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of rows that were hashed together."""
+    active, sizes = FlyHash.active, list[int]()
 
     def counted(self: FlyHash, X: Any, **more: Any) -> Any:
-        hashed.append(len(X))
+        sizes.append(len(X))
         return active(self, X, **more)
 
     monkeypatch.setattr(FlyHash, "active", counted)
+    return sizes
+
+
+def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, hashed: list[int]) -> None:
+    """A server that chose the range of a column could tell by the time whether a row is in it."""
     run = asked(Schema([Column("0", "number", gaps=False, low=73412.0, high=73412.0)], is_named=False), ("ash",))
     for value in (1.0, 73412.0):
         own = a_budget(tmp_path / str(value))
         FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=own).fit([], counting(run))
     assert hashed == [1, 21, 1, 21]  # one of zeros, before the charge
+
+
+@pytest.mark.parametrize("n_odd", [1, 7])
+def test_records_that_overflow_are_found_without_another_try(n_odd: int, tmp_path: Path, hashed: list[int]) -> None:
+    X, y = points(100)
+    X[3 : 3 + n_odd, 1] = 1e300
+    FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))
+    assert hashed == [1, 100]
 
 
 def test_the_inputs_of_coded_features_count_against_the_memory_limit(tmp_path: Path) -> None:
