@@ -459,7 +459,11 @@ def use_stage(reply: Any) -> None:
     stage, record = reply
     secagg.check_reply(stage, {1, 2, 3}, record, (72,))
     if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
-        assert sorted(record[Key.DESTINATION_LIST if stage == Stage.SHARE_KEYS else Key.NODE_ID_LIST]) == [1, 2, 3]
+        lists = (Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST), (Key.NODE_ID_LIST, Key.SHARE_LIST)
+        nodes, pieces = (record[name] for name in lists[stage == Stage.UNMASK])
+        assert sorted(nodes) == [1, 2, 3]
+        assert [type(piece) for piece in pieces] == [bytes] * 3
+        assert all(len(piece) % 16 == 4 for piece in pieces) or stage == Stage.SHARE_KEYS
     if stage == Stage.COLLECT_MASKED_VECTORS:
         weight, counts = (np.load(io.BytesIO(each), allow_pickle=False) for each in record[Key.MASKED_PARAMETERS])
         assert (weight.shape, counts.shape) == ((1,), (72,))

@@ -1,4 +1,4 @@
-"""Faults around a message, a disk or a clock, and their outcome; processes: integration/test_faults.py."""
+"""Faults around a message or a clock, and their outcome; disks: test_files, processes: integration/test_faults."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flwr_flynn import ClassCounts, FlyNNClassifier
-from flwr_flynn.errors import PayloadError, PrivacyError
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.model.counts import CountsOfSpecs
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from flwr_flynn.privacy.ledger import Budget, Policy, Released
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, good_reply, points
+from tests.fakes import HASHER, RUN, counts_of, good_reply, points
 from tests.flower.networks import Legacy, federation
-from tests.raising import raises
-from tests.test_files import full_after
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,33 +51,6 @@ def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_s
         said.append(read(place, bytes(flipped)))
     assert all(each in (None, COUNTED) for each in said)
     assert 0 < sum(each is not None for each in said) < 100  # such as the minor version, which no reader looks at
-
-
-# -------- disks
-
-
-def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) -> None:
-    budget = Budget(tmp_path / "state", Policy(2.0, mechanisms=("simulated",)))
-    mechanism = LaplaceCounts(0.5, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-    counts = counts_of(*points(5))
-
-    def release(seed: int) -> Released:
-        return budget.release(SimulatedRelease(mechanism, seed), counts.spec_fingerprint, lambda: counts)
-
-    first = release(1)
-    for room in (0, 100):  # nothing, a part of the ledger
-        with full_after(room), raises(PrivacyError, field="ledger", got="not written"):
-            release(2)
-        assert budget.spent() == (0.5, 0.0)
-    with ExitStack() as stack, raises(PrivacyError, field="ledger", got="not written"):  # the charge alone
-
-        def count() -> ClassCounts:
-            stack.enter_context(full_after(100))
-            return counts
-
-        budget.release(SimulatedRelease(mechanism, 2), counts.spec_fingerprint, count)
-    assert budget.spent() == (1.0, 0.0)
-    assert release(1).counts == first.counts
 
 
 # -------- clocks and locales

@@ -42,22 +42,21 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     columns, counts, selection = (step(steps, TRAIN) for _ in range(3))
     evaluation = step(steps, EVALUATE)
     assert "columns: 4 of 4 parties; next: counts" in columns
-    hashes = [line for line in columns if line.startswith("hash: ")]
-    assert len(hashes) == len(steps.run.state.run_spec.specs) == 6
-    assert any("in 16 steps each" in line for line in hashes)
+    assert sum(line.startswith("hash: ") for line in columns) == 6
+    assert any("in 16 steps each" in line for line in columns)
     assert [line.split(", ")[-1] for line in counts[:4]] == ["accepted"] * 4
     member = steps.run.counted.counted[0]
     assert counts[0].startswith(f"counts: party-0: {member.examples} samples, {member.bytes} bytes, ")
     assert counts[-1] == "counts: 4 of 4 parties, 4 in all; next: selection"
-    chosen = steps.run.state.results["selection"]
+    chosen, figures = (steps.run.state.results[name] for name in ("selection", "evaluation"))
     listed = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices)
     assert selection[-1].startswith(f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} (")
     assert selection[-1].endswith("4 of 4 parties); next: evaluation")
-    accuracy = steps.run.state.results["evaluation"].figures["accuracy"]
-    assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 test samples of 4 parties")
-    own = steps.run.state.results["evaluation"].figures["class_prior"]
-    found = f"with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
-    assert found in evaluation[-1]
+    told = f"evaluation: accuracy {figures.figures['accuracy']:.4f} on 30 test samples of 4 parties"
+    assert evaluation[-1].startswith(told)
+    own = figures.figures["class_prior"]
+    told = f"with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
+    assert told in evaluation[-1]
 
 
 def test_missing_and_repeating_parties_are_told() -> None:
