@@ -1,13 +1,12 @@
 """Neighbouring files of a private party: every request gets the same kind of answer from both.
 
-``python -m tests.neighbours`` asks for all of them and prints how many pairs differ; `tests.test_neighbours` asks for
-some. The kind of an answer is what noise does not hide: refused or not and why, shapes, types, sizes and keys.
+`tests.test_neighbours` asks for some of them, and for all with ``-m slow``. The kind of an answer is what
+noise does not hide: refused or not and why, shapes, types, sizes and keys.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -31,7 +30,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, GaussianRounds, LaplaceCounts, TopTLaplace
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests import policy_table
 from tests.fakes import config_of
 from tests.policy_table import CLASSES, EVALUATIONS, FITS
 
@@ -251,16 +249,3 @@ def sweep(
                     if kinds[0] != kinds[1]:
                         different.append(f"{ending} {hostile}, {what}: {kinds[0]} and {kinds[1]}")
     return n, different
-
-
-def main() -> None:
-    """Ask about all pairs."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    assert policy_table.SPEC.n_features == 4
-    n, different = sweep()
-    print("\n".join(different[:50]))
-    print(f"{n} pairs of neighbouring files, {len(different)} with answers of different kinds")
-
-
-if __name__ == "__main__":
-    main()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import sys
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -272,30 +270,6 @@ def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
     client = untouchable(tmp_path)
     assert str(client.fit([], counting(RunSpec(SPEC, classes, mechanism)))[2][REFUSED]).startswith("classes: expected ")
     assert budget(tmp_path).spent() == (0.0, 0.0)
-
-
-def _medians(*calls: Callable[[], object]) -> list[float]:
-    """The median time of each, taken in turns so that the machine's load is shared."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(301):
-        for call, own in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            own.append(time.perf_counter() - start)
-    return [statistics.median(own[1:]) for own in times]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["refused", "repeated", "exact"])
-def test_refusals_and_old_answers_take_the_same_time_whatever_the_number_of_records(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("flwr"), "disabled", True)
-    asked = {"refused": noisy(0.5), "repeated": noisy(), "exact": counting()}[kind]
-    clients = [FlyNNClient(*points(n), budget=budget(tmp_path / str(n))) for n in (200, 20_000)]
-    assert all(client.fit([], noisy())[0] != [] for client in clients)
-    small, large = _medians(*(lambda client=client: client.fit([], asked) for client in clients))
-    assert 1 / 1.1 < large / small < 1.1, (small, large)
 
 
 @pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting()])

@@ -1,4 +1,4 @@
-"""No record of a private party decides about the kind of an answer; `python -m tests.neighbours` asks about all."""
+"""No record of a private party decides about the kind of an answer."""
 
 from __future__ import annotations
 
