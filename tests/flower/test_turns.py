@@ -63,14 +63,13 @@ def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
         assert max(map(len, in_turns.turns)) == size
 
 
-def test_who_gives_no_answer_is_missing_and_costs_the_others_nothing() -> None:
-    grid = Grid(10, dead=4)
+def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing() -> None:
+    grid = Grid(10, dead=4, broken=1)
     strategy = ran(grid, nodes_at_a_time=4)
     assert grid.turns[:3] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert len(strategy.parties) == 9
-    assert list(strategy.missing.values()) == ["no reply"]
-    counted = np.ones(len(Y), bool)
-    counted[4::10] = False
+    assert strategy.missing == {"node 1": "failed: broken", "node 4": "no reply"}
+    assert len(strategy.parties) == 8
+    counted = ~np.isin(np.arange(len(Y)) % 10, (1, 4))
     assert strategy.counts.n_per_class.tolist() == np.bincount(Y[counted]).tolist()
 
 
@@ -80,12 +79,6 @@ def test_a_loop_of_ones_own_asks_all_at_once() -> None:
     messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
     strategy.aggregate_train(1, grid.send_and_receive(messages))
     assert (len(strategy.parties), grid.turns) == (5, [[0, 1, 2, 3, 4]])
-
-
-def test_an_error_of_any_turn_is_told() -> None:
-    strategy = ran(Grid(6, broken=1), nodes_at_a_time=2)
-    assert list(strategy.missing.values()) == ["failed: broken"]
-    assert len(strategy.parties) == 5
 
 
 def test_a_function_of_the_user_gets_all_replies() -> None:
