@@ -326,6 +326,8 @@ def test_arrays_that_numpy_wrote_are_read(tmp_path: Path, array: Any, version: t
         read = npz_array(archive, "a.npy", "a", DataError)
     assert (read.dtype, read.shape, read.flags.writeable) == (array.dtype, array.shape, True)
     np.testing.assert_array_equal(read, array)
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive, suppress(DataError):
+        assert npz_array(archive, "a.npy", "a", DataError, max_bytes=1).nbytes <= 1
 
 
 @pytest.mark.parametrize(

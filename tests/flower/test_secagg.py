@@ -263,6 +263,13 @@ def test_a_malformed_reply_costs_its_sender_alone(stage: str, entries: dict[str,
         assert strategy.missing["node 2"].startswith("refused: " + reason)
 
 
+@pytest.mark.parametrize("share", [bytes(20), bytes(52), b"\xff" * 52])
+def test_a_forged_share_of_a_key_opens_no_sum(share: bytes) -> None:
+    strategy = spoiled(Stage.UNMASK, lambda record: record.update({Key.SHARE_LIST: [share] * 4}))
+    assert strategy.parties == []
+    assert strategy.missing == {f"node {node}": ASIDE for node in range(1, 5)}
+
+
 def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> None:
     seen: list[Any] = []
 
