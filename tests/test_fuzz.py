@@ -43,5 +43,5 @@ def test_every_decoder_takes_an_input_whole_or_refuses_it(decoders: list[Decoder
         assert outcomes["accepted"], decoder.name
         assert outcomes["refused"], decoder.name
         total += outcomes
-    assert total.total() >= 0.9 * inputs  # where there are so few inputs, none comes twice
+    assert total.total() >= 0.91 * inputs  # where there are so few inputs, none comes twice
     print(f"{total.total()} inputs: {dict(total)}")
