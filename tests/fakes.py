@@ -80,23 +80,23 @@ class Proxy(ClientProxy):
         self.fails = fails
         self.fits = self.evaluations = 0
 
-    def fit(self, ins: Any, timeout: float | None = None, group_id: int | None = None) -> Any:
+    def fit(self, ins: Any, *_: Any, **__: Any) -> Any:
         self.fits += 1
-        if self.fails:
-            raise self.fails
-        return self.client.fit(ins)
+        return self._answer("fit", ins)
 
-    def evaluate(self, ins: Any, timeout: float | None = None, group_id: int | None = None) -> Any:
+    def evaluate(self, ins: Any, *_: Any, **__: Any) -> Any:
         self.evaluations += 1
+        return self._answer("evaluate", ins)
+
+    def _answer(self, name: str, ins: Any) -> Any:
         if self.fails:
             raise self.fails
-        return self.client.evaluate(ins)
+        return getattr(self.client, name)(ins)
 
     def get_properties(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    def get_parameters(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the strategy has initial parameters of its own")
+
+    get_parameters = get_properties
 
     def reconnect(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -177,17 +177,10 @@ class FakeGrid(Grid):
 
     def set_run(self, run: Any) -> None: ...
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
+    create_message = push_messages = pull_messages = set_run  # type: ignore[assignment]
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        raise NotImplementedError
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         messages = list(messages)

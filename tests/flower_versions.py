@@ -134,7 +134,7 @@ def run_by_command(flower: Flower, app: Path, nodes: int) -> Run:
         printed = flower.call("flwr", "run", str(app), "local", "--stream", "--federation-config", resources)
         if "Failed to start local SuperLink" not in printed:
             break
-    return Run(printed, "")
+    return Run(printed)
 
 
 def change_server(text: str) -> str:

@@ -1,303 +1,207 @@
-"""A small fuzzer: valid inputs, spoiled in seeded ways, and inputs made up from nothing.
+"""Valid inputs with faults, as Hypothesis draws them, and the one law of whatever decodes input from outside.
 
-Every input follows from the decoder's name, a seed and its number, so that a failure can be had again from what the
-message says: ``python -m pytest tests/test_fuzz.py`` prints the three. What a `Decoder` must keep to is one law: it
-takes an input whole, or refuses it with one of the project's own errors, in bounded time and memory.
+A decoder takes an input whole, or refuses it with one of the project's own errors, in bounded time and memory.
 """
 
 from __future__ import annotations
 
 import json
-import random
+import re
 import time
-import tracemalloc
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
 
 from flwr_flynn.errors import FlyNNError
+from tests.memory import traced
 
 EXTREMES = [
-    *(0, 1, -1, 2, 127, 128, 255, 256, -128, 32767, 65535, 65536, 2**24 + 1),
-    *(2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1),
-    *(2**64 - 1, 2**64, 10**30, 10**400),
+    *(0, 1, -1, 2, 127, 128, 255, 256, -128, 32767, 65535, 65536, 2**24 + 1, 2**31 - 1, 2**31, -(2**31), 2**32 - 1),
+    *(2**32, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 10**30, 10**400),
 ]
-_SCALARS: list[Any] = [
-    *(None, True, False, "", " ", "\0", "nan", "NaN", "[]", "{}", "-1", "1e999", "\ud800", "\u202e", "a" * 5000, "é"),
-    *(0.5, -0.0, 1e-320, 1e308, -1e308, float("nan"), float("inf"), -float("inf"), b"", b"\xff\0", [], {}, [[]], ()),
-]
-_TYPES = ["|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "|b1", ">i4", ">u8", "<c8"]
-_DIGITS = b"0123456789"
+_TEXTS = ["", " ", "\0", "nan", "NaN", "[]", "{}", "-1", "1e999", "\ud800", "\u202e", "a" * 5000, "[" * 10000]
+_TYPES = ["|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "|b1", ">i4", ">u8", "<c8", "O"]
+_SIZES = (1, 2, 4, 8)
+_KINDS = st.sampled_from(("flip", "cut", "twice", "junk", "splice", "integer", "number", "fill"))
+
+SCALARS: st.SearchStrategy[Any] = st.one_of(
+    *(st.sampled_from(EXTREMES), st.sampled_from(_TEXTS), st.sampled_from([None, True, False, (), b"\xff\0"])),
+    *(st.floats(), st.text(max_size=9), st.binary(max_size=9)),
+)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+) | st.integers(50, 300).map(lambda depth: json.loads("[" * depth + "]" * depth))
+HOW_OFTEN = st.sampled_from((0, 1, 1, 1, 1, 1, 2, 3, 6))
+"""Number of faults of an input: most often one."""
+ONCE = st.just(1)
+HALF, QUARTER = st.booleans(), st.integers(0, 3).map(lambda n: n == 3)
 
 
-class Mutator:
-    """A source of spoiled inputs; equal seeds make equal ones."""
-
-    def __init__(self, seed: str) -> None:
-        self.random = random.Random(seed)
-        self.choice = self.random.choice
-        self.below = self.random.randrange
-
-    def one_in(self, n: int) -> bool:
-        """True once in `n` times."""
-        return self.below(n) == 0
-
-    def times(self) -> range:
-        """Number of faults of an input: most often one."""
-        return range(self.choice((1, 1, 1, 2, 3, 6)))
-
-    # ---- bytes
-
-    def junk(self, most: int = 200) -> bytes:
-        """Bytes of no form."""
-        return self.random.randbytes(self.below(most + 1))
-
-    def raw(self, content: bytes, others: Sequence[bytes] = ()) -> bytes:
-        """Bytes with faults: flips, cuts, splices with `others`, integers at their limits, edits of what is text."""
-        if self.one_in(25):
-            return content
-        data = bytearray(content)
-        for _ in self.times():
-            place, end = (sorted((self.below(len(data) + 1), self.below(len(data) + 1)))) if data else (0, 0)
-            kind = self.below(10)
-            if kind == 0 and data:
-                data[place % len(data)] ^= 1 << self.below(8)
-            elif kind == 1 and data:
-                data[place % len(data)] = self.choice((0, 1, 10, 0x7F, 0x80, 0xFE, 0xFF, self.below(256)))
-            elif kind == 2:
-                del data[place:]
-            elif kind == 3:
-                del data[place : min(end, place + 16)]
-            elif kind == 4:
-                data[place:place] = data[place : min(end, place + 64)]
-            elif kind == 5:
-                data[place:place] = self.junk(20)
-            elif kind == 6 and others:
-                other = self.choice(others)
-                data[place:] = other[self.below(len(other) + 1) :]
-            elif kind == 7:
-                size = self.choice((1, 2, 4, 8))
-                data[place : place + size] = (self.choice(EXTREMES) % 2 ** (8 * size)).to_bytes(size, "little")
-            elif kind == 8:
-                self._edit_number(data)
-            else:
-                data[place:end] = bytes([self.choice((0, 32, 0xFF))]) * min(end - place, 64)
-        return bytes(data)
-
-    def _edit_number(self, data: bytearray) -> None:
-        """Put another number in the place of one that stands in the bytes as text."""
-        places = [i for i, byte in enumerate(data) if byte in _DIGITS]
-        if places:
-            start = self.choice(places)
-            end = start
-            while end < len(data) and data[end] in _DIGITS:
-                end += 1
-            data[start:end] = str(self.choice(EXTREMES[:-1])).encode()
-
-    def text(self, content: str) -> str:
-        """A text with faults."""
-        return self.raw(content.encode("utf-8", "surrogatepass")).decode("utf-8", self.choice(("replace", "ignore")))
-
-    # ---- Python values
-
-    def scalar(self) -> Any:
-        """A value of some type."""
-        kind = self.below(3)
-        return self.choice(EXTREMES) if kind == 0 else self.choice(_SCALARS) if kind == 1 else self.random.gauss(0, 10)
-
-    def nested(self) -> Any:
-        """A value made up from nothing, sometimes very deep."""
-        value = self.scalar()
-        for _ in range(self.choice((0, 1, 2, 3, 50, 300))):
-            value = [value] if self.one_in(2) else {self.choice(("a", "spec", "format", "0")): value}
-        return value
-
-    def value(self, value: Any) -> Any:
-        """A value with one fault at some place in it."""
-        if isinstance(value, Mapping) and value and not self.one_in(6):
-            return self._mapping(dict(value))
-        if isinstance(value, list | tuple) and value and not self.one_in(6):
-            return self._list(list(value))
-        if isinstance(value, str) and self.one_in(2):
-            return self.text(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and self.one_in(3):
-            return self.choice((value + 1, value - 1, -value, value * 2, 0.5 * (value % 2**60), str(value)))
-        return self.nested() if self.one_in(8) else self.scalar()
-
-    def _mapping(self, values: dict[Any, Any]) -> Any:
-        key = self.choice(list(values))
-        kind = self.below(8)
-        if kind == 0:
-            del values[key]
-        elif kind == 1:
-            values[self.choice(("extra", "", key.upper() if isinstance(key, str) else "x"))] = self.scalar()
-        elif kind == 2:
-            values[key] = values[self.choice(list(values))]
+@st.composite
+def spoiled_bytes(draw: st.DrawFn, content: bytes, others: Sequence[bytes] = ()) -> bytes:
+    """Bytes with faults: flips, cuts, splices with `others`, integers at their limits, other numbers in a text."""
+    data = bytearray(content)
+    for _ in range(draw(HOW_OFTEN)):
+        numbers = [match.span() for match in re.finditer(rb"\d+", data)]
+        start = draw(st.integers(0, len(data)))
+        end = min(start + draw(st.sampled_from((0, 1, 1, 1, 4, 16, len(data)))), len(data))
+        old, kind = bytes(data[start:end]), draw(_KINDS)
+        if kind == "flip":
+            new = bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in old[:1]) + old[1:]
+        elif kind == "integer":
+            size, value = draw(st.sampled_from(_SIZES)), draw(st.sampled_from(EXTREMES))
+            end, new = start + size, (value % 2 ** (8 * size)).to_bytes(size, "little")
+        elif kind == "number" and numbers:
+            (start, end), new = draw(st.sampled_from(numbers)), str(draw(st.sampled_from(EXTREMES[:-1]))).encode()
+        elif kind == "splice" and others:
+            other = draw(st.sampled_from(others))
+            end, new = len(data), other[draw(st.integers(0, len(other))) :]
+        elif kind == "junk":
+            new = draw(st.binary(max_size=20))
         else:
-            values[key] = self.value(values[key])
-        return values
+            new = {"cut": b"", "twice": 2 * old[:64]}.get(
+                kind, draw(st.sampled_from((b"\0", b" ", b"\xff"))) * len(old[:64])
+            )
+        data[start:end] = new
+    return bytes(data)
 
-    def _list(self, values: list[Any]) -> Any:
-        place = self.below(len(values))
-        kind = self.below(8)
+
+@st.composite
+def spoiled_text(draw: st.DrawFn, text: str) -> str:
+    """A text with faults; in JSON, in what it says or in its characters."""
+    with suppress(ValueError, RecursionError):
+        if text[:1] in ("{", "[", '"') and not draw(QUARTER):
+            return json.dumps(draw(spoiled(json.loads(text))), default=repr)
+    return draw(spoiled_bytes(text.encode("utf-8", "surrogatepass"))).decode(
+        "utf-8", draw(st.sampled_from(("replace", "ignore")))
+    )
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, value: Any) -> Any:
+    """A value with one fault at some place in it: in a mapping, a list, a JSON text or a deflated one, a number."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(VALUES)
+    if isinstance(value, Mapping) and value:
+        return draw(_spoiled_mapping(value))
+    if isinstance(value, list | tuple) and value:
+        return draw(spoiled_list(value, spoiled, VALUES))
+    if isinstance(value, str):
+        return draw(spoiled_text(value))
+    if isinstance(value, bytes):
+        with suppress(zlib.error, UnicodeDecodeError):
+            if not draw(QUARTER):
+                return zlib.compress(
+                    draw(spoiled_text(zlib.decompress(value).decode())).encode("utf-8", "surrogatepass")
+                )
+        return draw(spoiled_bytes(value))
+    if isinstance(value, int | float) and not isinstance(value, bool) and not draw(QUARTER):
+        return draw(st.sampled_from((value + 1, value - 1, -value, value * 2, 0.5 * (value % 2**60), str(value))))
+    return draw(VALUES)
+
+
+@st.composite
+def _spoiled_mapping(draw: st.DrawFn, value: Mapping[Any, Any]) -> dict[Any, Any]:
+    values, key, other = dict(value), *(draw(st.sampled_from(list(value))) for _ in range(2))
+    kind = draw(st.integers(0, 7))
+    if kind == 0:
+        del values[key]
+    elif kind == 1:
+        values[draw(st.sampled_from(("extra", "", f"{key} ", str(key).upper())))] = draw(SCALARS)
+    else:
+        values[key] = values[other] if kind == 2 else draw(spoiled(values[key]))
+    return values
+
+
+@st.composite
+def spoiled_list(
+    draw: st.DrawFn,
+    values: Sequence[Any],
+    spoil: Callable[[Any], st.SearchStrategy[Any]],
+    junk: st.SearchStrategy[Any] = SCALARS,
+    faults: st.SearchStrategy[int] = ONCE,
+) -> Any:
+    """A list with faults in one of its values, or in which there are and in what order."""
+    values = list(values)
+    for _ in range(draw(faults)):
+        place, kind = draw(st.integers(0, max(len(values) - 1, 0))), draw(st.integers(0, 11))
         if kind == 0:
-            del values[place]
+            del values[place : place + 1]
         elif kind == 1:
-            values.insert(place, values[place])
+            values[place:place] = values[place : place + 1] * draw(st.sampled_from((1, 40)))
         elif kind == 2:
-            times = self.choice((2, 40))
-            values = values * times if len(values) < 1000 else values  # forty times, and forty times that, and so on
+            values = draw(st.permutations(values[:20])) + values[20:]
         elif kind == 3:
-            self.random.shuffle(values)
-        else:
-            values[place] = self.value(values[place])
-        return values
+            values[place : place + 1] = [draw(junk)]
+        elif values:
+            values[place] = draw(spoil(values[place]))
+    return values
 
-    def json(self, text: str) -> str:
-        """A JSON text whose value, or whose characters, have faults."""
-        if self.one_in(3):
-            return self.text(text)
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):  # an earlier fault
-            return self.text(text)
-        for _ in self.times():
-            value = self.value(value)
-        if self.one_in(60):
-            return self.choice("[{") * 10000
-        try:
-            return json.dumps(value, default=repr)
-        except (ValueError, TypeError, RecursionError):
-            return text[: self.below(len(text) + 1)]
 
-    def deflated(self, content: bytes) -> bytes:
-        """A deflated JSON text with faults in the text, or in the bytes."""
-        if self.one_in(4):
-            return self.raw(content)
-        try:
-            text = zlib.decompress(content).decode()
-        except (zlib.error, UnicodeDecodeError):  # an earlier fault, or no such text
-            return self.raw(content)
-        return zlib.compress(self.json(text).encode("utf-8", "surrogatepass"))
+@st.composite
+def spoiled_mapping(draw: st.DrawFn, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A flat mapping with faults in the JSON texts and numbers that are its values."""
+    for _ in range(draw(HOW_OFTEN)):
+        values = draw(_spoiled_mapping(values)) if values else {}
+    return dict(values)
 
-    def config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A flat mapping with faults in the JSON texts and numbers that are its values."""
-        config = dict(values)
-        for _ in self.times():
-            if self.one_in(25) or not config:
-                continue
-            key = self.choice(list(config))
-            kind = self.below(10)
-            if kind == 0:
-                del config[key]
-            elif kind == 1:
-                config[key] = self.scalar()
-            elif kind == 2:
-                config[key] = config[self.choice(list(config))]
-            elif kind == 3:
-                config[self.choice((key + " ", "flynn-extra", ""))] = self.scalar()
-            elif isinstance(config[key], bytes):
-                config[key] = self.deflated(config[key])
-            elif isinstance(config[key], str) and config[key][:1] in ("{", "[", '"'):
-                config[key] = self.json(config[key])
-            else:
-                config[key] = self.value(config[key])
-        return config
 
-    # ---- arrays
+_RESHAPED: list[Callable[[np.ndarray], Any]] = [
+    *(lambda a: a.tolist(), lambda a: a.T, lambda a: a.reshape(-1), lambda a: a[..., None], lambda a: a[1:]),
+    *(lambda a: a[:0], lambda a: np.concatenate([a, a]), lambda a: np.concatenate([a, a], -1)),
+    *(lambda a: np.asfortranarray(a)[::-1], lambda a: a.view("|u1"), lambda a: a.view("|b1")),
+]
 
-    def array(self, array: np.ndarray) -> Any:
-        """An array with faults in its type, its shape, its order or its entries; or no array."""
-        try:
-            return self._array(array)
-        except (TypeError, ValueError, OverflowError):  # a fault that an earlier one leaves no room for
-            return array
 
-    def _array(self, array: np.ndarray) -> Any:
-        if array.dtype == np.uint8 and array.ndim == 1 and self.one_in(2):
-            return np.frombuffer(self.raw(array.tobytes()), np.uint8)  # what has a form of its own in bytes
-        kind = self.below(16)
+@st.composite
+def spoiled_array(draw: st.DrawFn, array: Any) -> Any:
+    """An array with faults in its type, its shape, its order or its entries; or no array."""
+    if not isinstance(array, np.ndarray):
+        return draw(SCALARS)
+    kind = draw(st.integers(0, 7))
+    if array.dtype == np.uint8 and array.ndim == 1 and draw(HALF):
+        return np.frombuffer(draw(spoiled_bytes(array.tobytes())), np.uint8)  # what has a form of its own in bytes
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):  # a fault that there is no room for
         if kind == 0:
-            return self.scalar()
+            return draw(SCALARS)
         if kind == 1:
-            return array.tolist()
+            return array.astype(draw(st.sampled_from(_TYPES)))
         if kind == 2:
-            return array.astype(object)
-        with np.errstate(all="ignore"):
-            if kind in (3, 4):
-                return array.astype(self.choice(_TYPES)) if array.dtype.kind in "biufc" else array
-        if kind == 5:
-            return array.view(self.choice(("|u1", "|i1", "|b1"))) if array.flags.c_contiguous and array.ndim else array
-        if kind == 6:
-            return array.T
-        if kind == 7:
-            return array.reshape(-1)
-        if kind == 8:
-            return array[..., None]
-        if kind == 9:
-            return array[self.below(len(array) + 1) :] if array.ndim else array
-        if kind == 10:
-            return np.concatenate([array, array], axis=self.below(array.ndim)) if array.ndim else array
-        if kind == 11:
-            return np.asfortranarray(array)[::-1] if array.ndim else array
-        spoiled = np.array(array)  # copied, and writeable
-        for _ in self.times():
-            if not spoiled.size or spoiled.dtype.kind not in "iu":
-                continue
-            bounds = np.iinfo(spoiled.dtype)
-            flat = spoiled.reshape(-1)
-            place, other = self.below(flat.size), self.below(flat.size)
-            if self.one_in(4):
-                flat[place], flat[other] = flat[other], flat[place]
-            elif self.one_in(2):
-                flat[place] = self.choice((bounds.min, bounds.max, 0, 1))
-            else:
-                flat[place] = min(max(int(flat[place]) + self.choice((-1, 1)), bounds.min), bounds.max)
-        return spoiled
+            return draw(st.sampled_from(_RESHAPED))(array)
+        return draw(spoiled_entries(array))
+    return array
 
-    def arrays(self, arrays: Sequence[np.ndarray]) -> Any:
-        """A message of arrays with faults: in one of them, or in which there are and in what order."""
-        message: list[Any] = list(arrays)
-        if self.one_in(25):
-            return message
-        for _ in self.times():
-            place = self.below(len(message)) if message else 0
-            kind = self.below(12)
-            if kind == 0:
-                del message[place : place + 1]
-            elif kind == 1:
-                message[place:place] = message[place : place + 1]
-            elif kind == 2:
-                self.random.shuffle(message)
-            elif kind == 3 and self.one_in(4):
-                return self.scalar()
-            elif message and isinstance(message[place], np.ndarray):
-                message[place] = self.array(message[place])
-        return message
 
-    def tensors(self, tensors: Sequence[bytes]) -> list[Any]:
-        """The same of arrays as Flower carries them."""
-        message: list[Any] = list(tensors)
-        if self.one_in(25):
-            return message
-        for _ in self.times():
-            place = self.below(len(message)) if message else 0
-            kind = self.below(12)
-            if kind == 0:
-                del message[place : place + 1]
-            elif kind == 1:
-                message[place:place] = message[place : place + 1]
-            elif kind == 2:
-                self.random.shuffle(message)
-            elif kind == 3:
-                message[place : place + 1] = [self.choice((self.junk(), b"\x93NUMPY" + self.junk(), "text", None))]
-            elif message and isinstance(message[place], bytes):
-                message[place] = self.raw(message[place], [other for other in message if isinstance(other, bytes)])
-        return message
+@st.composite
+def spoiled_entries(draw: st.DrawFn, array: np.ndarray) -> np.ndarray:
+    """An array of integers with other entries."""
+    flat = np.array(array).ravel()
+    if flat.size and flat.dtype.kind in "iu":
+        bounds = np.iinfo(flat.dtype)
+        for _ in range(draw(HOW_OFTEN)):
+            place, other = (draw(st.integers(0, flat.size - 1)) for _ in range(2))
+            near = [min(max(int(flat[place]) + by, bounds.min), bounds.max) for by in (-1, 1)]
+            flat[place] = draw(st.sampled_from((*near, *near, flat[other], bounds.min, bounds.max, 0, 1)))
+    return flat.reshape(array.shape)
+
+
+def spoiled_arrays(arrays: Sequence[np.ndarray]) -> st.SearchStrategy[Any]:
+    """A message of arrays with faults."""
+    return spoiled_list(arrays, spoiled_array, faults=HOW_OFTEN)
+
+
+def spoiled_tensors(tensors: Sequence[bytes]) -> st.SearchStrategy[Any]:
+    """The same of arrays as Flower carries them."""
+    junk = st.binary(max_size=200).map(lambda more: b"\x93NUMPY" + more) | st.sampled_from((b"", "text", None))
+    others = [each for each in tensors if isinstance(each, bytes)]
+    return spoiled_list(tensors, lambda each: spoiled_bytes(each, others) if each in others else junk, junk, HOW_OFTEN)
 
 
 @dataclass(frozen=True)
@@ -307,105 +211,80 @@ class Decoder:
     Parameters
     ----------
     name : str
-    make : callable
-        What a mutator makes an input of.
+    inputs : strategy
     use : callable
         Decodes an input, and asserts what must be true of what it took. Raises `FlyNNError` where it refuses.
     share : float
         How many of the inputs it gets, relative to others.
-    seconds : float
-        CPU time that one input may take, beside 1 s for each MB of its own.
     memory : int
         Bytes that one input may take at most, beside 64 times its own size.
     """
 
     name: str
-    make: Callable[[Mutator], Any]
+    inputs: st.SearchStrategy[Any]
     use: Callable[[Any], object]
     share: float = 1.0
-    seconds: float = 2.0
     memory: int = 2**21
 
 
-@dataclass
-class Totals:
-    """Outcomes of a decoder's inputs."""
-
-    name: str
-    accepted: int = 0
-    refused: int = 0
-    slowest: float = 0.0
-    peak: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name:28} {self.accepted + self.refused:7} inputs: {self.accepted:6} accepted, {self.refused:7} "
-            f"refused; at most {1000 * self.slowest:6.1f} ms and {self.peak / 2**10:7.0f} KiB"
-        )
-
-
-def fuzz(decoder: Decoder, n: int, seed: int = 0, first: int = 0) -> Totals:
-    """Throw `n` inputs at a decoder.
-
-    Raises
-    ------
-    AssertionError
-        An input was neither taken nor refused by the project's own errors, or took too long or too much memory.
-    """
-    totals = Totals(decoder.name)
-    with _traced():
-        for i in range(first, first + n):
-            where = f"{decoder.name}, seed {seed}, input {i}"
-            given = decoder.make(Mutator(f"{decoder.name} {seed} {i}"))
-            size = _size(given)
-            bound, seconds = decoder.memory + 64 * size, decoder.seconds + 1e-6 * size
-            took, peak, refused = _measured(decoder.use, given, where)
-            if took > seconds or peak > bound:
-                # Imports and compilation, which come with a first time, are no input's doing.
-                took, peak, refused = _measured(decoder.use, given, where)
-            assert took <= seconds, f"{where}: {took:.1f} s: {repr(given)[:2000]}"
-            assert peak <= bound, f"{where}: {peak} bytes: {repr(given)[:2000]}"
-            totals.accepted += not refused
-            totals.refused += refused
-            totals.slowest = max(totals.slowest, took)
-            totals.peak = max(totals.peak, peak)
-    return totals
+SECONDS = 2.0
+"""CPU time that one input may take, beside 1 s for each MB of its own."""
 
 
 @contextmanager
-def _traced() -> Iterator[None]:
-    tracemalloc.start()
+def taken() -> Iterator[None]:
+    """A block about what was taken, in which a refusal is a failure."""
     try:
         yield
-    finally:
-        tracemalloc.stop()
-
-
-def _measured(use: Callable[[Any], object], given: Any, where: str) -> tuple[float, int, bool]:
-    before = tracemalloc.get_traced_memory()[0]
-    tracemalloc.reset_peak()
-    start = time.thread_time()
-    try:
-        use(given)
-        refused = False
     except FlyNNError as error:
-        refused = True
-        text = str(error)
-        assert text, where
-        assert len(text) < 2000, f"{where}: an error of {len(text)} characters"
-    except Exception as error:
-        raise AssertionError(f"{where}: {type(error).__name__}: {error}; given {repr(given)[:2000]}") from error
-    return time.thread_time() - start, tracemalloc.get_traced_memory()[1] - before, refused
+        raise AssertionError("refused after it was taken") from error
 
 
-def _size(given: Any) -> int:
+def fuzz(decoder: Decoder, n: int, number: int = 0) -> Counter[str]:
+    """Throw `n` inputs at a decoder, and return how many it accepted and refused.
+
+    An `AssertionError` names an input that was neither taken nor refused by the project's own errors, or took too long
+    or too much memory.
+    """
+    outcomes: Counter[str] = Counter()
+
+    @seed(number)
+    @settings(max_examples=n, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(decoder.inputs)
+    def throw(value: Any) -> None:
+        bound, seconds = decoder.memory + 64 * _size(value), SECONDS + 1e-6 * _size(value)
+        took, peak, outcome = _measured(decoder.use, value)
+        if (
+            took > seconds or peak > bound
+        ):  # imports and compilation, which come with a first time, are no input's doing
+            took, peak, outcome = _measured(decoder.use, value)
+        assert took <= seconds
+        assert peak <= bound
+        outcomes[outcome] += 1
+
+    throw()
+    return outcomes
+
+
+def _measured(use: Callable[[Any], object], value: Any) -> tuple[float, int, str]:
+    """CPU time and memory that an input takes, and its outcome."""
+    outcome, start = "accepted", time.thread_time()
+    with traced() as memory:
+        try:
+            use(value)
+        except FlyNNError as error:
+            assert 0 < len(str(error)) < 2000
+            outcome = "refused"
+    return time.thread_time() - start, memory.peak, outcome
+
+
+def _size(value: Any) -> int:
     """About how many bytes an input has."""
-    if isinstance(given, bytes | str):
-        return len(given)
-    if isinstance(given, np.ndarray):
-        return int(given.nbytes)
-    if isinstance(given, Mapping):
-        return sum(_size(key) + _size(value) for key, value in given.items())
-    if isinstance(given, list | tuple):
-        return sum(map(_size, given))
-    return 8
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, Mapping):
+        return sum(_size(key) + _size(each) for key, each in value.items())
+    value = getattr(value, "tensors", value)  # of a reply
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 8

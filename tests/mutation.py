@@ -41,18 +41,8 @@ NEAREST = {
     "privacy/mechanism": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
     "privacy/noise_mechanisms": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
 }
-OPTIONS = (
-    "-q",
-    "-x",
-    "-n",
-    "0",
-    "-W",
-    "ignore::pytest.PytestAssertRewriteWarning",
-    "-p",
-    "no:cacheprovider",
-    "-m",
-    "not slow and not integration",
-)
+_RUN = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow and not integration")
+OPTIONS = (*_RUN, "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def meaning(code: str) -> str:
@@ -133,9 +123,8 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["CI"] = "1"  # the same examples each time
     with tempfile.TemporaryDirectory() as folder, given.out.open("w", newline="", encoding="utf-8") as file:
-        copy = Path(
-            shutil.copytree(ROOT, Path(folder) / "copy", ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
-        )
+        others = shutil.ignore_patterns(".git", ".venv", "__pycache__")
+        copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", ignore=others))
         table = csv.writer(file)
         table.writerow(["module", "mutant", "caught by", "diff"])
         for module in given.only or NEAREST:

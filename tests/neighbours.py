@@ -1,13 +1,12 @@
 """Neighbouring files of a private party: every request gets the same kind of answer from both.
 
-``python -m tests.neighbours`` asks for all of them and prints how many pairs differ; `tests.test_neighbours` asks for
-some. The kind of an answer is what noise does not hide: refused or not and why, shapes, types, sizes and keys.
+`tests.test_neighbours` asks for some of them, and for all with ``-m slow``. The kind of an answer is what
+noise does not hide: refused or not and why, shapes, types, sizes and keys.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -30,7 +29,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, TopTLaplace
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests import policy_table
 from tests.fakes import config_of
 from tests.policy_table import CLASSES, EVALUATIONS, FITS
 
@@ -41,24 +39,9 @@ _AGES = [float(20 + i) for i in range(N_ROWS)]
 BASE: list[list[Any]] = [[_AGES[i], i / 4, "mf"[i % 2], date(2020, 1, 1 + i), CLASSES[i % 3]] for i in range(N_ROWS)]
 
 HOSTILE_TEXTS = [
-    *(
-        "",
-        " ",
-        "nan",
-        "NaN",
-        "inf",
-        "-inf",
-        "1e999",
-        "-1e308",
-        "1_0",
-        "0x10",
-        "\uff11\uff12",
-        "true",
-        "73412",
-        "-9",
-        "1e-320",
-    ),
-    *("9" * 400, "9999-12-31", "0000-00-00", "31.02.2020", "1+0j", "=cmd|'/C calc'!A0", "\ufffd", "\u202e", "x" * 5000),
+    *("", " ", "nan", "NaN", "inf", "-inf", "1e999", "-1e308", "1_0", "0x10", "\uff11\uff12", "true", "73412", "-9"),
+    *("1e-320", "9" * 400, "9999-12-31", "0000-00-00", "31.02.2020", "1+0j", "=cmd|'/C calc'!A0", "\ufffd", "\u202e"),
+    "x" * 5000,
 ]
 HOSTILE_LINES = [  # but an open quote, which damages the file as a whole: it is refused at the start, whatever is asked
     *(
@@ -89,15 +72,14 @@ def _spec(width: int, kind: str) -> HashSpec:
     return HashSpec(**sizes)
 
 
+_RANGES = [
+    Column("age", "number", low=0.0, high=120.0, gaps=False),
+    Column("crp", "number", gap_texts=["73412", "-9"], gaps=False),
+    Column("sex", "category", ["m", "f"], gap_texts=["f"], synonyms={"20": "m"}),
+    Column("seen", "date"),
+]
 SCHEMAS: dict[str, Schema] = {
-    "ranges": Schema(
-        [
-            Column("age", "number", low=0.0, high=120.0, gaps=False),
-            Column("crp", "number", gap_texts=["73412", "-9"], gaps=False),
-            Column("sex", "category", ["m", "f"], gap_texts=["f"], synonyms={"20": "m"}),
-            Column("seen", "date"),
-        ]
-    ),
+    "ranges": Schema(_RANGES),
     "numbers as texts": Schema([Column("age", "category", ["20", "21"]), Column("crp", "date", gaps=False)]),
     "texts as numbers": Schema([Column("sex", "number", gap_texts=["m", "f"]), Column("seen", "number")]),
 }
@@ -106,13 +88,13 @@ SCHEMAS: dict[str, Schema] = {
 def requests() -> dict[str, Request[Any]]:
     """Every request of the policy's table, and noisy ones by each mechanism, hash, schema and number of classes."""
     found: dict[str, Request[Any]] = {**FITS, **EVALUATIONS}
+    laplace = LaplaceCounts(0.9, **_shape(3))
     for kind in ("plain", "centred", "codes", "waves"):
         for name, schema in SCHEMAS.items():
-            spec = _spec(schema.width, kind)
-            run = RunSpec(spec, CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=schema)
+            run = RunSpec(_spec(schema.width, kind), CLASSES, laplace, feature_names=schema)
             found[f"noisy, {kind}, {name}"] = CountsRequest(run)
-        for n, columns in ((2, ("age", "crp")), (2, ("crp", "age")), (3, ("seen", "sex", "age"))):
-            run = RunSpec(_spec(n, kind), CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=columns)
+        for columns in (("age", "crp"), ("crp", "age"), ("seen", "sex", "age")):
+            run = RunSpec(_spec(len(columns), kind), CLASSES, laplace, feature_names=columns)
             found[f"noisy, {kind}, {columns}"] = CountsRequest(run)
     by_name = {"feature_names": ("age", "crp")}
     spec = _spec(2, "plain")
@@ -120,9 +102,8 @@ def requests() -> dict[str, Request[Any]]:
         found[f"noisy, {mechanism.kind}"] = CountsRequest(RunSpec(spec, CLASSES, mechanism, **by_name))
     one = LaplaceCounts(0.9, **_shape(1))
     found["noisy, one class"] = CountsRequest(RunSpec(spec, CLASSES[:1], one, **by_name))
-    wide = RunSpec(_spec(3, "plain"), CLASSES, LaplaceCounts(0.9, **_shape(3)))
-    found["noisy, another width"] = CountsRequest(wide)
-    missing = RunSpec(spec, CLASSES, LaplaceCounts(0.9, **_shape(3)), feature_names=("age", "none"))
+    found["noisy, another width"] = CountsRequest(RunSpec(_spec(3, "plain"), CLASSES, laplace))
+    missing = RunSpec(spec, CLASSES, laplace, feature_names=("age", "none"))
     found["noisy, a missing column"] = CountsRequest(missing)
     return found
 
@@ -143,37 +124,23 @@ def _parquet(path: Path, rows: list[list[Any]], odd: tuple[int, str, Any] | None
     from pyarrow import parquet
 
     columns = dict(zip([*NAMES, "label"], map(list, zip(*rows, strict=True)), strict=True))
-    types = {
-        "age": arrow.float64(),
-        "crp": arrow.float32(),
-        "sex": arrow.string(),
-        "seen": arrow.date32(),
-        "label": arrow.string(),
-    }
-    days = {
-        name: [(value - date(1970, 1, 1)).days if isinstance(value, date) else value for value in values]
-        for name, values in columns.items()
-    }
+    columns["seen"] = [(value - date(1970, 1, 1)).days for value in columns["seen"]]
+    types = {"age": arrow.float64(), "crp": arrow.float32()}
     if odd is not None:
         place, column, value = odd
-        for name, values in days.items():
+        for name, values in columns.items():
             values.insert(place, value if name == column else values[0])
     arrays = {}
-    for name, values in days.items():
+    for name, values in columns.items():
         if name == "seen":
             arrays[name] = arrow.array(values, arrow.int32()).cast(arrow.date32())
         elif any(isinstance(value, bytes) for value in values):  # a text that is none
-            raw = arrow.array(
-                [value if isinstance(value, bytes) else str(value).encode() for value in values], arrow.binary()
-            )
+            texts = [value if isinstance(value, bytes) else str(value).encode() for value in values]
+            raw = arrow.array(texts, arrow.binary())
             arrays[name] = arrow.Array.from_buffers(arrow.string(), len(raw), raw.buffers())
         else:
-            arrays[name] = arrow.array(values, types[name])
+            arrays[name] = arrow.array(values, types.get(name, arrow.string()))
     parquet.write_table(arrow.table(arrays), path, row_group_size=4)
-
-
-def _day(value: Any) -> Any:
-    return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
 
 
 HOSTILE_CELLS = [
@@ -185,13 +152,12 @@ HOSTILE_CELLS = [
 ]
 
 
-def _npz(path: Path, rows: list[list[Any]], odd: list[Any] | None = None, place: int = 0) -> None:
-    X = [row[:2] for row in rows]
-    y = [row[-1] for row in rows]
+def _npz(path: Path, rows: list[list[Any]], odd: tuple[int, list[Any]] | None = None) -> None:
+    cells = [[*row[:2], row[-1]] for row in rows]
     if odd is not None:
-        X.insert(place, odd[:2])
-        y.insert(place, odd[2])
-    np.savez(path, X=np.array(X), label=np.array(y), feature_names=np.array(["age", "crp"]))
+        cells.insert(*odd)
+    X, y = np.array([row[:2] for row in cells]), np.array([row[2] for row in cells])
+    np.savez(path, X=X, label=y, feature_names=np.array(["age", "crp"]))
 
 
 HOSTILE_ARRAY_ROWS = [
@@ -202,33 +168,23 @@ HOSTILE_ARRAY_ROWS = [
 
 def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path], None]]]:
     """Kind of file, hostile row, and functions that write the file without and with it."""
-    plain = partial(_csv, rows=BASE)
+    csv, parquet, npz = (partial(write, rows=BASE) for write in (_csv, _parquet, _npz))
     for index, text in enumerate(HOSTILE_TEXTS):
         for column in range(5):
             row: list[Any] = [30.0, 1.0, "m", date(2020, 5, 5), "ash"]
             row[column], place = text, (index + column) % (N_ROWS + 1)
-            rows = [*BASE[:place], row, *BASE[place:]]
-            yield (
-                ".csv",
-                f"{column}: {text[:20]!r}",
-                lambda path: _csv(path, BASE),
-                lambda path, rows=rows: _csv(path, rows),
-            )
+            yield ".csv", f"{column}: {text[:20]!r}", csv, partial(_csv, rows=[*BASE[:place], row, *BASE[place:]])
     for index, line in enumerate(HOSTILE_LINES):
-        at = index % (N_ROWS + 1), line
-        yield ".csv", repr(line[:20]), plain, partial(_csv, rows=BASE, line=at)
-    for index, (column, value) in enumerate(HOSTILE_CELLS):
-        odd = index % (N_ROWS + 1), column, value
+        yield ".csv", repr(line[:20]), csv, partial(csv, line=(index % (N_ROWS + 1), line))
+    for index, (name, value) in enumerate(HOSTILE_CELLS):
         yield (
             ".parquet",
-            f"{column}: {str(value)[:20]}",
-            lambda path: _parquet(path, BASE),
-            lambda path, odd=odd: _parquet(path, BASE, odd),
+            f"{name}: {str(value)[:20]}",
+            parquet,
+            partial(parquet, odd=(index % (N_ROWS + 1), name, value)),
         )
-    for index, odd_row in enumerate(HOSTILE_ARRAY_ROWS):
-        at_row = odd_row, index % (N_ROWS + 1)
-        with_it = partial(_npz, rows=BASE, odd=at_row[0], place=at_row[1])
-        yield ".npz", str(odd_row)[:30], partial(_npz, rows=BASE), with_it
+    for index, cells in enumerate(HOSTILE_ARRAY_ROWS):
+        yield ".npz", str(cells)[:30], npz, partial(npz, odd=(index % (N_ROWS + 1), cells))
 
 
 # -------- answers
@@ -237,15 +193,10 @@ def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path],
 def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
     """Kind of the answer of a private party with this file."""
     is_secure = request.bound is not None
-    node = {
-        "data-path": str(path),
-        "label": "label",
-        "max-epsilon": 1.0,
-        "max-delta": 1e-4,
-        "state-path": str(path) + ".state",
-        **({"evaluate": True, "test-fraction": 0.3} if evaluates else {}),
-        **({"secure": True} if is_secure else {}),
-    }
+    node: dict[str, Any] = {"data-path": str(path), "label": "label", "state-path": str(path) + ".state"}
+    node |= {"max-epsilon": 1.0, "max-delta": 1e-4}
+    node |= {"evaluate": True, "test-fraction": 0.3} if evaluates else {}
+    node |= {"secure": True} if is_secure else {}
     context = Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={})
     config, arrays = config_of(request), ndarrays_to_parameters(request.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=False):
@@ -253,18 +204,13 @@ def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
     with secagg.masking(BOUND, 2) if is_secure else mock.patch("os.fsync"):
         if request.channel == "train":
             fit = party.fit(FitIns(arrays, config))
-            heads = [tensor[:128] for tensor in fit.parameters.tensors]  # type and shape
-            return fit.metrics.get(REFUSED), sorted(fit.metrics), fit.num_examples, _types(heads)
+            heads = [tensor[:128].split(b"}")[0] for tensor in fit.parameters.tensors]  # type and shape
+            return fit.metrics.get(REFUSED), sorted(fit.metrics), fit.num_examples, heads
         found = party.evaluate(EvaluateIns(arrays, config))
     keys = sorted(found.metrics)
     if REFUSED in found.metrics or "accuracy" not in found.metrics:
-        statistic = STATISTIC in found.metrics
-        return found.metrics.get(REFUSED), keys, found.num_examples, statistic
+        return found.metrics.get(REFUSED), keys, found.num_examples, STATISTIC in found.metrics
     return None, keys  # exact results on held-out samples, which the party lets go
-
-
-def _types(heads: list[bytes]) -> list[Any]:
-    return [head.split(b"}")[0] for head in heads]
 
 
 def sweep(
@@ -292,16 +238,3 @@ def sweep(
                     if kinds[0] != kinds[1]:
                         different.append(f"{ending} {hostile}, {what}: {kinds[0]} and {kinds[1]}")
     return n, different
-
-
-def main() -> None:
-    """Ask about all pairs."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    assert policy_table.SPEC.n_features == 4
-    n, different = sweep()
-    print("\n".join(different[:50]))
-    print(f"{n} pairs of neighbouring files, {len(different)} with answers of different kinds")
-
-
-if __name__ == "__main__":
-    main()

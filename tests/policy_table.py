@@ -1,6 +1,6 @@
 """Table of the answers a party gives, by node key, kind of request and runtime: computed by asking it.
 
-``python -m tests.policy_table`` prints the table; `tests.test_policy_table` compares it with an allow-list.
+`tests.test_policy_table` compares it with an allow-list.
 """
 
 from __future__ import annotations
@@ -182,20 +182,3 @@ def accepted(runtime: str, keys: tuple[str, ...]) -> set[str]:
     """The kinds of request that such a party answers."""
     with _folder() as folder:
         return {name for i, name in enumerate(REQUESTS) if allowed(runtime, keys, name, folder / str(i))}
-
-
-def main() -> None:
-    """Print the table."""
-    import logging
-
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    print("| runtime | node keys | answered |\n| --- | --- | --- |")
-    for runtime, name, keys in rows():
-        found = accepted(runtime, keys)
-        print(
-            f"| {runtime} | {name} | {', '.join(each for each in REQUESTS if each in found) or 'nothing'} |", flush=True
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flwr_flynn import ClassCounts, HashSpec
+from tests import oracle
 
 FINGERPRINT = 64 * "0"
 
@@ -101,10 +102,7 @@ def cases(draw, kinds=tuple(ELEMENTS), plain=False):
 
 def counted(active, y, n_classes, hash_dim):
     """Counts of hashes, one at a time."""
-    array = np.zeros((n_classes, hash_dim), np.int64)
-    for bits, label in zip(active, y, strict=True):
-        for bit in bits:
-            array[label, bit] += 1
+    array = oracle.count(active, y, n_classes, hash_dim)
     return ClassCounts(array, hash_nnz=active.shape[1], spec_fingerprint=FINGERPRINT)
 
 

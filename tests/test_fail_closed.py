@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import sys
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,18 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Reply, key
-from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import result_lines
-from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, evaluation_of, points, with_spec
+from tests.fakes import CLASSES, RUN, SPEC, config_of, counting, counts_of, evaluation_of, points, with_spec
 from tests.raising import raises
 
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
@@ -47,39 +41,30 @@ BOUND = 256
 
 
 LEAVE = {PHASE: "withdraw"}
+SHARED = SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)
 
 
-def asking(request: Request[Any]) -> dict[str, Any]:
-    return {PHASE: request.phase, **request.to_config()}
+def asking(mechanism: Mechanism, bound: int | None = None) -> dict[str, Any]:
+    return counting(RunSpec(SPEC, CLASSES, mechanism, bound))
 
 
 def noisy(epsilon: float = 1.0) -> dict[str, Any]:
-    return counting(RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1)))
+    return asking(SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1))
 
 
 def drawn(epsilon: float = 1.0) -> dict[str, Any]:
     """The same with noise that nobody can draw again."""
-    return counting(RunSpec(SPEC, CLASSES, LaplaceCounts(epsilon, **SHAPE)))
+    return asking(LaplaceCounts(epsilon, **SHAPE))
 
 
-SHARED = SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)
-
-
-def share() -> dict[str, Any]:
-    return counting(RunSpec(SPEC, CLASSES, SHARED, BOUND))
-
-
-COLUMNS = asking(ColumnsRequest(4, CLASSES))
-
-
-def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
-    counts = counts_of(*points(60))
-    return asking(evaluation_of(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries))
-
-
-def selecting() -> dict[str, Any]:
-    candidates = ((ScoringRule("balanced", 0.5),),)
-    return asking(SelectionRequest(RUN, CountsOfSpecs((counts_of(*points(60)),)), candidates))
+TOTAL = counts_of(*points(60))
+SHARE = asking(SHARED, BOUND)
+COLUMNS = config_of(ColumnsRequest(4, CLASSES))
+SELECTING = config_of(SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),)))
+TRYING, KEEPING = (
+    config_of(evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.5, 1.0),), tries=tries))
+    for tries in (True, False)
+)
 
 
 def budget(folder: Path, **policy: Any) -> Budget:
@@ -95,17 +80,22 @@ def write(folder: Path) -> Path:
     return folder / "secret.npz"
 
 
-def deployed(node: dict[str, Any], **run: Any) -> Any:
-    settings = {row.key: row.default for row in RunConfig.rows()}
-    return client_fn(Context(1, 2, node, RecordDict(), settings | run))
+def fit(node: dict[str, Any], config: dict[str, Any] | None = None) -> FitRes:
+    """The reply of a deployed party with these settings."""
+    context = Context(1, 2, node, RecordDict(), {row.key: row.default for row in RunConfig.rows()})
+    reply: FitRes = client_fn(context).fit(FitIns(ndarrays_to_parameters([]), config or counting()))
+    return reply
+
+
+def private_node(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"data-path": str(write(folder)), "max-epsilon": 1.0, "state-path": str(folder / "state"), **more}
 
 
 NUMBERED = {"partition-id": 0, "num-partitions": 2}  # Flower's tutorials give them to every node
 
 
 def test_a_missing_data_path_is_named() -> None:
-    reply = deployed(NUMBERED).fit(FitIns(ndarrays_to_parameters([]), counting()))
-    assert str(reply.metrics[REFUSED]).startswith("node-config data-path: expected the party's own")
+    assert str(fit(NUMBERED).metrics[REFUSED]).startswith("node-config data-path: expected the party's own")
 
 
 @pytest.mark.parametrize(
@@ -148,37 +138,15 @@ def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path
     with raises(ConfigError, field="node-config max-epsilon", got="none") as caught:
         NodeConfig.parse(node)
     assert key in caught.value.expected
-    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), counting()))
-    assert reply.parameters.tensors == []
+    assert fit(node).parameters.tensors == []
     bounded = {"max-epsilon": 1.0, "state-path": "/var/lib/flynn/state", **node}
     assert NodeConfig.parse(bounded).policy().max_epsilon == 1.0
-
-
-def test_a_bound_of_zero_is_no_bound_and_refused(tmp_path: Path) -> None:
-    with raises(ConfigError, field="node-config max-epsilon", expected="a number above 0", got=0):
-        NodeConfig.parse({"data-path": str(write(tmp_path)), "max-epsilon": 0})
 
 
 def test_every_bound_of_a_node_is_in_its_policy() -> None:
     node = {"data-path": "a.csv", "max-epsilon": 2.0, "max-delta": 1e-5, "state-path": "/s", "secure": True}
     expected = Policy(2.0, 1e-5, secure_sum=True, composition="zcdp")
     assert NodeConfig.parse(node | {"composition": "zcdp"}).policy() == expected
-
-
-# ---- leaving
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(named: bool, tmp_path: Path) -> None:
-    allowed = {"max_delta": 1e-5, "secure_sum": True, "max_epsilon": 1.1}
-    name = "Basel" if named else None
-    with secagg.masking(BOUND, 2):
-        stays = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True)
-        assert stays.fit([], share())[0] != []
-        leaves = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True, leaves=True)
-        arrays, _, metrics = leaves.fit([], share() | LEAVE)
-    assert arrays == []
-    assert str(metrics[REFUSED]).startswith("leave: ")
 
 
 # ---- nothing is looked at for a refusal
@@ -214,28 +182,25 @@ def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
     return FlyNNClient(Untouchable(20, 4), Untouchable(20), name="Basel", budget=budget(folder), **more)
 
 
-@pytest.mark.parametrize("loads", [False, True])
-@pytest.mark.parametrize(
-    "asked",
-    [
-        noisy(0.5),
-        noisy() | LEAVE,
-        noisy() | {key("fingerprints"): "no"},
-        noisy() | {key("specs"): "{}"},
-        drawn(),
-        with_spec(noisy(), hash_dim=2000000),
-        counting(),
-        COLUMNS,
-        share(),
-        noisy() | {PHASE: "none of ours"},
-        handing_out(),
-        selecting(),
-    ],
-    ids=[
-        *("spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "columns", "share"),
-        *("phase", "evaluation", "selection"),
-    ],
-)
+REFUSALS = {
+    "spent": noisy(0.5),
+    "leave": noisy() | LEAVE,
+    "fingerprint": noisy() | {key("fingerprints"): "no"},
+    "spec": noisy() | {key("specs"): "{}"},
+    "mechanism": drawn(),
+    "memory": with_spec(noisy(), hash_dim=2000000),
+    "exact": counting(),
+    "columns": COLUMNS,
+    "share": SHARE,
+    "phase": noisy() | {PHASE: "none of ours"},
+    "evaluation": TRYING,
+    "selection": SELECTING,
+}
+LOADS = pytest.mark.parametrize("loads", [False, True])
+
+
+@LOADS
+@pytest.mark.parametrize("asked", REFUSALS.values(), ids=REFUSALS)
 def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
     FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
     arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
@@ -243,7 +208,7 @@ def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_pat
     assert "failed" not in str(metrics[REFUSED]), metrics
 
 
-@pytest.mark.parametrize("loads", [False, True])
+@LOADS
 def test_an_answer_that_was_given_before_touches_no_record(loads: bool, tmp_path: Path) -> None:
     first = FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
     for client, asked in (
@@ -255,12 +220,12 @@ def test_an_answer_that_was_given_before_touches_no_record(loads: bool, tmp_path
         assert (n_examples, metrics) == first[1:]
 
 
-@pytest.mark.parametrize("loads", [False, True])
-@pytest.mark.parametrize("asked", [handing_out(), handing_out(tries=False), selecting()], ids=["try", "keep", "select"])
+@LOADS
+@pytest.mark.parametrize("asked", [TRYING, KEEPING, SELECTING], ids=["try", "keep", "select"])
 def test_a_model_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
     received: list[Any] = []
     client = untouchable(tmp_path, loads, on_model=received.append)
-    metrics = client.evaluate(codec.encode(counts_of(*points(60))), asked)[2]
+    metrics = client.evaluate(codec.encode(TOTAL), asked)[2]
     assert "failed" not in str(metrics.get(REFUSED))
     assert len(received) == (asked[PHASE] == "evaluation")
 
@@ -271,92 +236,40 @@ def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
     pytest.importorskip("opendp")
     from flwr_flynn.app.data.own_file import PrivateFile
 
-    asked, other = drawn(), drawn(0.5)
-    node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    read, reads = PrivateFile.blocks, []
+    node, read, reads = private_node(tmp_path), PrivateFile.blocks, []
 
     def counted(*given: Any) -> Any:
         reads.append(1)
         return read(*given)
 
     monkeypatch.setattr(PrivateFile, "blocks", counted)
-
-    def fit(config: dict[str, Any]) -> FitRes:
-        reply: FitRes = deployed(node).fit(FitIns(ndarrays_to_parameters([]), config))
-        return reply
-
-    assert REFUSED in fit(counting()).metrics
+    assert REFUSED in fit(node).metrics
     assert reads == []
-    first = fit(asked)
+    first = fit(node, drawn())
     assert (len(first.parameters.tensors), len(reads)) == (2, 1)
-    assert fit(asked) == first
-    assert REFUSED in fit(other).metrics
+    assert fit(node, drawn()) == first
+    assert REFUSED in fit(node, drawn(0.5)).metrics
     assert len(reads) == 1
 
 
 @pytest.mark.parametrize("width", [3, 5])
 def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
-    np.savez(tmp_path / "a.npz", X=np.zeros((9, width)), y=np.zeros(9, int))
-    node = {"data-path": str(tmp_path / "a.npz"), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), drawn()))
-    assert str(reply.metrics[REFUSED]).startswith("n_features: ")
-    assert str(reply.metrics[REFUSED]).endswith(f"expected the run's 4 columns, got {width} at this party")
+    node = private_node(tmp_path)
+    np.savez(node["data-path"], X=np.zeros((9, width)), y=np.zeros(9, int))
+    told = str(fit(node, drawn()).metrics[REFUSED])
+    assert told.endswith(f"n_features: expected the run's 4 columns, got {width} at this party")
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 
-def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(tmp_path: Path) -> None:
-    for classes in (("1", "1.0"), ("True", "1"), ("a", "nan")):
-        mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-        asked = counting(RunSpec(SPEC, classes, mechanism))
-        metrics = untouchable(tmp_path).fit([], asked)[2]
-        assert str(metrics[REFUSED]).startswith("classes: expected ")
-
-
-@pytest.mark.parametrize("n_odd", [1, 7])
-def test_records_that_overflow_are_found_without_another_try(
-    n_odd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), ("a", "nan")])
+def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
+    classes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    calls = []
-    active = FlyHash.active
-
-    def counting(self: FlyHash, X: Any, **more: Any) -> Any:
-        calls.append(len(X))
-        return active(self, X, **more)
-
-    monkeypatch.setattr(FlyHash, "active", counting)
-    X, y = points(100)
-    X[3 : 3 + n_odd, 1] = 1e300
-    FlyNNClient(X, y, budget=budget(tmp_path)).fit([], noisy())
-    # One row of zeros before the charge; then all, with zeros in place of these: the time tells nobody of them.
-    assert calls == [1, 100]
-
-
-def _medians(*calls: Callable[[], object]) -> list[float]:
-    """The median time of each, taken in turns so that the machine's load is shared."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(301):
-        for call, own in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            own.append(time.perf_counter() - start)
-    return [statistics.median(own[1:]) for own in times]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["refused", "repeated", "exact"])
-def test_refusals_and_old_answers_take_the_same_time_whatever_the_number_of_records(kind: str, tmp_path: Path) -> None:
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    try:
-        asked = {"refused": noisy(0.5), "repeated": noisy(), "exact": counting()}[kind]
-        clients = []
-        for n in (200, 20_000):
-            clients.append(FlyNNClient(*points(n), budget=budget(tmp_path / str(n))))
-            assert clients[-1].fit([], noisy())[0] != []
-        small, large = _medians(*(lambda client=client: client.fit([], asked) for client in clients))
-    finally:
-        logging.getLogger("flwr").setLevel(logging.INFO)
-    assert 1 / 1.1 < large / small < 1.1, (small, large)
+    mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
+    client = untouchable(tmp_path)
+    assert str(client.fit([], counting(RunSpec(SPEC, classes, mechanism)))[2][REFUSED]).startswith("classes: expected ")
+    assert budget(tmp_path).spent() == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting()])
@@ -368,20 +281,13 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
     client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=600.0)
     client.fit([], asked)
     assert 500 < slept.pop() <= 600
-    client.evaluate(codec.encode(counts_of(*points(60))), handing_out())
+    client.evaluate(codec.encode(TOTAL), TRYING)
     assert 500 < slept.pop() <= 600
     client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=1e-9)
     with caplog.at_level(logging.WARNING, "flwr"):
         client.fit([], asked)
     assert slept == []
     assert "response-seconds" in caplog.text
-
-
-def test_a_deployed_party_takes_its_response_seconds(tmp_path: Path) -> None:
-    node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    start = time.monotonic()
-    deployed(node | {"response-seconds": 0.3}).fit(FitIns(ndarrays_to_parameters([]), counting()))
-    assert time.monotonic() - start >= 0.3
 
 
 def test_response_seconds_cover_the_reading_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,35 +299,8 @@ def test_response_seconds_cover_the_reading_of_the_file(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(own_file, "private_rows", slowly)
     monkeypatch.setattr("flwr_flynn.federated.party.time.sleep", slept.append)
-    node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    deployed(node | {"response-seconds": 600.0}).fit(FitIns(ndarrays_to_parameters([]), counting()))
+    fit(private_node(tmp_path, **{"response-seconds": 600.0}))
     assert slept.pop() <= 599.5
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), True, "1"])
-def test_response_seconds_are_a_finite_number(bad: Any) -> None:
-    with raises(ConfigError, field="response_seconds"):
-        FlyNNClient(*points(3), response_seconds=bad)
-
-
-def test_points_or_how_to_load_them() -> None:
-    with raises(ConfigError, field="load"):
-        FlyNNClient(*points(3), load=lambda _names: None)
-
-
-def test_samples_loaded_by_other_names_are_loaded_again() -> None:
-    asked: list[tuple[str, ...]] = []
-    X, y = points(9)
-
-    def load(names: tuple[str, ...]) -> Samples:
-        asked.append(names)
-        return Samples(X[:, ::-1] if names[:1] == ("d",) else X, y)
-
-    client = FlyNNClient(load=load)
-    for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
-        arrays = client.fit([], counting(RunSpec(SPEC, CLASSES, feature_names=tuple(names))))[0]
-        assert codec.decode_all(arrays, [HASHER], 3)[0] == counts_of(rows, y)
-    assert asked == [tuple("abcd"), tuple("dcba")]
 
 
 @pytest.mark.parametrize("is_private", [False, True])
@@ -431,24 +310,23 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_pr
     X, y = points(9)
     own = budget(tmp_path) if is_private else None
     client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=on_model)
-    metrics = client.evaluate(codec.encode(counts_of(*points(60))), handing_out())[2]
+    metrics = client.evaluate(codec.encode(TOTAL), TRYING)[2]
     assert metrics == ({} if is_private else {REFUSED: "failed with AssertionError"})  # private rows are dropped
 
 
 @pytest.mark.parametrize(
     ("asked", "arrays"),
-    [(counting(), []), (COLUMNS, []), (handing_out(), codec.encode(counts_of(*points(60))))],
+    [(counting(), []), (COLUMNS, []), (TRYING, codec.encode(TOTAL))],
     ids=["counts", "columns", "evaluation"],
 )
 def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""
-    client, channel = FlyNNClient(*points(9)), "evaluate" if asked[PHASE] == "evaluation" else "train"
-    by_train, by_evaluate = client.fit(arrays, asked), client.evaluate(arrays, asked)
-    right, wrong = (by_train, by_evaluate) if channel == "train" else (by_evaluate, by_train)
-    assert REFUSED not in right[2]
-    assert wrong[1] == 0
-    assert wrong[2].keys() == {REFUSED}
-    assert str(wrong[2][REFUSED]).startswith(f"channel: expected {channel} ")
+    client, is_evaluation = FlyNNClient(*points(9)), asked[PHASE] == "evaluation"
+    answers = [client.fit(arrays, asked), client.evaluate(arrays, asked)]
+    assert REFUSED not in answers[is_evaluation][2]
+    _, n_examples, metrics = answers[not is_evaluation]
+    assert (n_examples, metrics.keys()) == (0, {REFUSED})
+    assert str(metrics[REFUSED]).startswith(f"channel: expected {'evaluate' if is_evaluation else 'train'} ")
 
 
 # ---- what is said of a secure sum
@@ -458,10 +336,8 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
     for mechanism in (None, SHARED):
         server = Run(RunOptions(SPEC, CLASSES, 3, mechanism=mechanism, secure_bound=BOUND, fraction_evaluate=0.0))
         assert server.ask(TRAIN, ["0", "1", "2"]) is not None
-        mean = counts_of(*points(60)).array.ravel() / 3.0
-        taken = server.complete(
-            [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)], Failures()
-        )
+        tensors = codec.write_tensors([TOTAL.array.ravel() / 3.0])
+        taken = server.complete([Reply(str(i), tensors, 1, {}) for i in range(3)], Failures())
         assert taken is not None
         lines = [line for _, line in result_lines(server, taken) if "accepted" in line]
         assert len(lines) == 3

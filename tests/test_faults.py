@@ -1,4 +1,4 @@
-"""Faults around a message, a disk or a clock, and their outcome; processes: integration/test_faults.py."""
+"""Faults around a message or a clock, and their outcome; disks: test_files, processes: integration/test_faults."""
 
 from __future__ import annotations
 
@@ -7,73 +7,27 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.common import Parameters
-from flwr.server import Server
 
-from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec
-from flwr_flynn.errors import PayloadError, PrivacyError
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.counts import CountsOfSpecs
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from flwr_flynn.privacy.ledger import Budget, Policy, Released
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, good_reply, good_res, manager, points
-from tests.raising import raises
-from tests.test_files import full_after
+from tests.fakes import HASHER, RUN, counts_of, good_reply, points
+from tests.flower.networks import Legacy, federation
 
 ROOT = Path(__file__).parents[1]
 
 
-def make(**changes: Any) -> FlyNNStrategy:
-    settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2, "wait_timeout": 0}
-    return FlyNNStrategy(**{**settings, "decay": 0.8, "fraction_evaluate": 0.0, **changes})
-
-
 # -------- replies
 
-
-def ask(strategy: FlyNNStrategy, server_round: int, *cids: str) -> None:
-    """Ask those of these parties that are not counted yet."""
-    strategy.configure_fit(server_round, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
-
-
-def test_a_reply_replayed_from_another_run_is_refused_or_says_the_same() -> None:
-    X, y = points(5)
-    for other in (
-        RunSpec(HashSpec(4, 24, 2, 3, seed=8), CLASSES),  # another hash
-        RunSpec(HashSpec(4, 24, 2, 3, seed=7, signed=True), CLASSES),
-        RunSpec(HashSpec(4, 32, 2, 3, seed=7), CLASSES),
-        RunSpec(SPEC, (*CLASSES, "oak")),  # more classes
-    ):
-        reply = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(other))
-        strategy = make()
-        ask(strategy, 1, "1", "2")
-        strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), reply)], [])
-        assert strategy.missing["node 2"].startswith("refused: ")
-        assert strategy.counts == counts_of(*points(5))
-    again = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(RUN))  # of a run with the same spec: the same counts
-    strategy = make()
-    for server_round in (1, 2):
-        ask(strategy, server_round, "1", "2")  # node 1 is never counted, so that the second round asks somebody
-        strategy.aggregate_fit(server_round, [(Proxy("2"), again)], [])
-    assert strategy.counts == counts_of(X, y)
-    assert [each.node for each in strategy.parties] == ["2"]
-
-
-def fit_ins(run: RunSpec) -> Any:
-    from flwr.common import FitIns
-
-    return FitIns(Parameters([], "numpy.ndarray"), counting(run))
-
-
 REPLY = good_reply("1", 9)
+COUNTED = CountsOfSpecs((counts_of(*points(9)),))
 
 
 def read(place: int, content: bytes) -> CountsOfSpecs | None:
@@ -85,49 +39,18 @@ def read(place: int, content: bytes) -> CountsOfSpecs | None:
         return None
 
 
-def test_a_truncated_reply_is_refused() -> None:
-    assert read(0, REPLY.tensors[0]) == CountsOfSpecs((counts_of(*points(9)),))
-    for place, tensor in enumerate(REPLY.tensors):
-        assert all(read(place, tensor[:length]) is None for length in range(len(tensor)))
-
-
-def test_a_reply_with_a_flipped_bit_is_refused_or_says_the_same() -> None:
-    expected, survivors = CountsOfSpecs((counts_of(*points(9)),)), 0
-    for place, tensor in enumerate(REPLY.tensors):
-        for bit in range(8 * len(tensor)):
-            flipped = bytearray(tensor)
-            flipped[bit // 8] ^= 1 << bit % 8
-            found = read(place, bytes(flipped))
-            assert found in (None, expected)
-            survivors += found is not None
-    assert 0 < survivors < 100  # such as the minor version of the format, which no reader looks at
-
-
-# -------- disks
-
-
-def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) -> None:
-    budget = Budget(tmp_path / "state", Policy(2.0, mechanisms=("simulated",)))
-    mechanism = LaplaceCounts(0.5, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-    counts = counts_of(*points(5))
-
-    def release(seed: int) -> Released:
-        return budget.release(SimulatedRelease(mechanism, seed), counts.spec_fingerprint, lambda: counts)
-
-    first = release(1)
-    for room in (0, 100):  # nothing, a part of the ledger
-        with full_after(room), raises(PrivacyError, field="ledger", got="not written"):
-            release(2)
-        assert budget.spent() == (0.5, 0.0)
-    with ExitStack() as stack, raises(PrivacyError, field="ledger", got="not written"):  # the charge alone
-
-        def count() -> ClassCounts:
-            stack.enter_context(full_after(100))
-            return counts
-
-        budget.release(SimulatedRelease(mechanism, 2), counts.spec_fingerprint, count)
-    assert budget.spent() == (1.0, 0.0)
-    assert release(1).counts == first.counts
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_same(place: int) -> None:
+    tensor = REPLY.tensors[place]
+    assert read(place, tensor) == COUNTED
+    assert all(read(place, tensor[:length]) is None for length in range(len(tensor)))
+    said = []
+    for bit in range(8 * len(tensor)):
+        flipped = bytearray(tensor)
+        flipped[bit // 8] ^= 1 << bit % 8
+        said.append(read(place, bytes(flipped)))
+    assert all(each in (None, COUNTED) for each in said)
+    assert 0 < sum(each is not None for each in said) < 100  # such as the minor version, which no reader looks at
 
 
 # -------- clocks and locales
@@ -167,34 +90,23 @@ def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> Non
     # The locale must be set by the process itself for C's functions to mind it.
     set_locale = "import locale; locale.setlocale(locale.LC_ALL, ''); assert f'{0.5:n}' == '0,5'\n"
     here = {"TZ": "UTC", "PYTHONIOENCODING": "utf-8"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", prefix + SCRIPT, str(tmp_path / f"{place}.npz"), str(tmp_path / "a.csv")],
-            cwd=ROOT,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        for place, (environment, prefix) in enumerate([(here, ""), (there, ""), (german(tmp_path), set_locale)])
-    ]
     printed = set()
-    for process in started:
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors[-3000:]
-        printed.add(out)
+    for place, (environment, prefix) in enumerate([(here, ""), (there, ""), (german(tmp_path), set_locale)]):
+        command = [sys.executable, "-c", prefix + SCRIPT, str(tmp_path / f"{place}.npz"), str(tmp_path / "a.csv")]
+        environment = os.environ | environment
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=120)
+        assert done.returncode == 0, done.stderr[-3000:]
+        printed.add(done.stdout)
     assert len(printed) == 1
     assert "[[0.5, 0.001], [1.5, -2.0]] ['é', 'x']" in printed.pop()
 
 
 @pytest.mark.parametrize("clock", [lambda: 0.0, lambda: -1e9, lambda: 2.0**40, iter(range(10**9, 0, -7)).__next__])
 def test_a_wrong_clock_makes_no_difference(clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = points(30)
-
     def run(path: Path) -> bytes:
-        proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], name=f"party {i}")) for i in range(3)]
-        strategy = make(min_available_clients=3, min_parties=3)
-        Server(client_manager=manager(*proxies), strategy=strategy).fit(1, timeout=None)
+        network = Legacy(federation(3))
+        strategy = network.make(min_parties=3, fraction_evaluate=0.0)
+        network.run(strategy, 1)
         assert all(party.seconds is None or party.seconds >= 0 for party in strategy.parties)
         strategy.model.save(path)
         return path.read_bytes()

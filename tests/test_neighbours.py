@@ -1,4 +1,4 @@
-"""No record of a private party decides about the kind of an answer; `python -m tests.neighbours` asks about all."""
+"""No record of a private party decides about the kind of an answer."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def test_all_requests_are_asked() -> None:
     assert ours <= phases
 
 
+@pytest.fixture
+def libraries() -> None:
+    for name in ("opendp", "pyarrow"):
+        pytest.importorskip(name)
+
+
 @pytest.mark.parametrize("part", range(4))
-def test_neighbouring_files_get_answers_of_one_kind(part: int) -> None:
-    pytest.importorskip("opendp")
-    pytest.importorskip("pyarrow")
-    n, different = neighbours.sweep(
-        lambda index: index % 44 == 11 * part, lambda name: "plain" in name or "," not in name
-    )
+def test_neighbouring_files_get_answers_of_one_kind(part: int, libraries: None) -> None:
+    n, different = neighbours.sweep(lambda i: i % 44 == 11 * part, lambda name: "plain" in name or "," not in name)
     assert n > 100
     assert different == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_every_request_about_every_pair(part: int) -> None:
-    pytest.importorskip("opendp")
-    pytest.importorskip("pyarrow")
-    n, different = neighbours.sweep(lambda index: index % 4 == part)
+def test_every_request_about_every_pair(part: int, libraries: None) -> None:
+    n, different = neighbours.sweep(lambda i: i % 4 == part)
     assert n > 2000
     assert different == []
 
@@ -72,15 +72,15 @@ def _without_fold(block: Block, of: Callable[[Any, Any], Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mutant", ["a line behind the fold raises", "no fold"])
-def test_a_line_that_raises_because_of_a_record_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("opendp")
-    pytest.importorskip("pyarrow")
+def test_a_line_that_raises_because_of_a_record_is_noticed(
+    mutant: str, monkeypatch: pytest.MonkeyPatch, libraries: None
+) -> None:
     if mutant == "no fold":
         monkeypatch.setattr(private_rows, "each_part", _without_fold)
         monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))  # so that a row beyond it raises
     else:
         monkeypatch.setattr(sample_access, "add_counts", _raising(sample_access.add_counts))
-    _, different = neighbours.sweep(lambda index: index % 16 == 0, lambda name: name.startswith("noisy, plain, ranges"))
+    _, different = neighbours.sweep(lambda i: i % 16 == 0, lambda name: name.startswith("noisy, plain, ranges"))
     assert different
 
 
@@ -92,20 +92,15 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
     rng = np.random.default_rng(n)
     for _ in range(20):
         bad = set(np.flatnonzero(rng.random(n) < 0.3).tolist())
-        seen: list[int] = []
 
         def of(rows: range, _: Any, bad: set[int] = bad) -> range:
             if bad & set(rows):
                 raise (ZeroDivisionError, MemoryError, AssertionError, RecursionError)[len(rows) % 4]
             return rows
 
-        dropped = 0
-        for part in each_part(Block(n, lambda part: (range(n)[part], None)), of):
-            if isinstance(part, Dropped):
-                dropped += 1
-            else:
-                seen += part
-        assert dropped == len(bad)
+        parts = list(each_part(Block(n, lambda part: (range(n)[part], None)), of))
+        seen = [row for part in parts if not isinstance(part, Dropped) for row in part]
+        assert sum(isinstance(part, Dropped) for part in parts) == len(bad)
         assert seen == [index for index in range(n) if index not in bad]
 
 
@@ -113,17 +108,12 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
 def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
     X, y = points(50)
     X[::5, 1] = np.nan
-    wanted = [(HASHER.active(X[rows]), y[rows]) for rows in ([i for i in range(50) if i % 5],)]
-    blocks = GivenRows(Samples(X, y)).blocks(n_rows)
-    assert sum(block.n for block in blocks) == 50
-    memory = 256 * n_rows * 4
+    rows, memory = GivenRows(Samples(X, y)), 256 * n_rows * 4
+    assert sum(block.n for block in rows.blocks(n_rows)) == 50
     assert rows_at_a_time([4], memory) == n_rows
-    found = [
-        part
-        for _, parts in fitting(GivenRows(Samples(X, y)), [HASHER], CLASSES, (), memory, of=HASHER.active)
-        for part in parts
-    ]
-    assert np.array_equal(np.concatenate([bits for _, _, bits in found]), wanted[0][0])
+    blocks = fitting(rows, [HASHER], CLASSES, (), memory, of=HASHER.active)
+    bits = [bits for _, parts in blocks for _, _, bits in parts]
+    assert np.array_equal(np.concatenate(bits), HASHER.active(X[np.arange(50) % 5 > 0]))
 
 
 # ---- rows that a hash does not take
@@ -141,24 +131,31 @@ def test_fits_raises_for_no_row(kind: str) -> None:
     assert not fits[2:4].any()
 
 
+def asked(features: Any, classes: tuple[str, ...] = ("ash", "birch")) -> RunSpec:
+    """A request for noisy counts of some columns at epsilon 1/2."""
+    width = len(features) if isinstance(features, tuple) else features.width
+    mechanism = SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=len(classes)), 1)
+    return RunSpec(HashSpec(width, 24, 1, 3, 7), classes, mechanism, feature_names=features)
+
+
+FOUR = RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1))
+
+
+def a_budget(folder: Path) -> Budget:
+    return Budget(folder / "state", Policy(1.0, mechanisms=("simulated",)))
+
+
 def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
     """In 0.8 the exact salary of one record of 501 was found in 14 questions, at no cost."""
     pandas = pytest.importorskip("pandas")
-    schema = Schema([Column("salary", "number", gaps=False, gap_texts=["73412"])])
-    run = RunSpec(
-        HashSpec(n_features=1, hash_dim=24, row_nnz=1, hash_nnz=3, seed=7),
-        ("ash", "birch"),
-        SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=2), 1),
-        feature_names=schema,
-    )
+    run = asked(Schema([Column("salary", "number", gaps=False, gap_texts=["73412"])]))
     kinds = []
-    for name, salaries in (("without", ["1000"] * 500), ("with", [*["1000"] * 500, "73412"])):
-        frame = pandas.DataFrame({"salary": salaries})
-        budget = Budget(tmp_path / name, Policy(1.0, mechanisms=("simulated",)))
+    for salaries in (["1000"] * 500, [*["1000"] * 500, "73412"]):
+        frame, budget = pandas.DataFrame({"salary": salaries}), a_budget(tmp_path / str(len(salaries)))
         arrays, n_examples, metrics = FlyNNClient(frame, ["ash"] * len(frame), budget=budget).fit([], counting(run))
+        assert REFUSED not in metrics
         kinds.append((len(arrays), n_examples, metrics, budget.spent()))
     assert kinds[0] == kinds[1]
-    assert REFUSED not in kinds[0][2]
     assert kinds[0][3] == (0.5, 0.0)
 
 
@@ -171,17 +168,18 @@ def _columns() -> dict[str, Any]:
     pandas = pytest.importorskip("pandas")
     arrow = pytest.importorskip("pyarrow")
     ints = [1, BIG, 3, 2**62]
-    return {
-        "Int64": (pandas.array(ints, "Int64"), pandas.array([*ints, None], "Int64")),
-        "UInt64": (pandas.array(ints, "UInt64"), pandas.array([*ints, None], "UInt64")),
-        "arrow": tuple(pandas.array(each, pandas.ArrowDtype(arrow.int64())) for each in (ints, [*ints, None])),
-        "categories": (pandas.Categorical(ints, ints), pandas.Categorical([*ints, None], ints)),
-        "boolean": (
-            pandas.array([True, False] * 2, "boolean"),
-            pandas.array([True, False, True, False, None], "boolean"),
+    types: list[tuple[Any, Any]] = [
+        *(
+            ("Int64", ints),
+            ("UInt64", ints),
+            (pandas.ArrowDtype(arrow.int64()), ints),
+            (pandas.CategoricalDtype(ints), ints),
         ),
-        "string": (pandas.array(list("abcd"), "string"), pandas.array([*"abcd", None], "string")),
-    }
+        *(("boolean", [True, False] * 2), ("string", list("abcd"))),
+    ]
+    kinds = ("Int64", "UInt64", "arrow", "categories", "boolean", "string")
+    made = [tuple(pandas.array(each, dtype) for each in (values, [*values, None])) for dtype, values in types]
+    return dict(zip(kinds, made, strict=True))
 
 
 @pytest.mark.parametrize("kind", ["Int64", "UInt64", "arrow", "categories", "boolean", "string"])
@@ -204,54 +202,51 @@ def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(kind: str, as_kind: s
         assert numbers[:, :-1].any(axis=1).all()
 
 
-def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that chose the range of a column could tell by the time whether a row is in it."""
-    hashed: list[int] = []
-    active = FlyHash.active
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of rows that were hashed together."""
+    active, sizes = FlyHash.active, list[int]()
 
     def counted(self: FlyHash, X: Any, **more: Any) -> Any:
-        hashed.append(len(X))
+        sizes.append(len(X))
         return active(self, X, **more)
 
     monkeypatch.setattr(FlyHash, "active", counted)
-    schema = Schema([Column("0", "number", gaps=False, low=73412.0, high=73412.0)], is_named=False)
-    spec = HashSpec(n_features=1, hash_dim=24, row_nnz=1, hash_nnz=3, seed=7)
-    run = RunSpec(
-        spec, ("ash",), SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=1), 1), feature_names=schema
-    )
-    for index, value in enumerate((1.0, 73412.0)):
-        budget = Budget(tmp_path / str(index), Policy(1.0, mechanisms=("simulated",)))
-        FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=budget).fit([], counting(run))
+    return sizes
+
+
+def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, hashed: list[int]) -> None:
+    """A server that chose the range of a column could tell by the time whether a row is in it."""
+    run = asked(Schema([Column("0", "number", gaps=False, low=73412.0, high=73412.0)], is_named=False), ("ash",))
+    for value in (1.0, 73412.0):
+        own = a_budget(tmp_path / str(value))
+        FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=own).fit([], counting(run))
     assert hashed == [1, 21, 1, 21]  # one of zeros, before the charge
+
+
+@pytest.mark.parametrize("n_odd", [1, 7])
+def test_records_that_overflow_are_found_without_another_try(n_odd: int, tmp_path: Path, hashed: list[int]) -> None:
+    X, y = points(100)
+    X[3 : 3 + n_odd, 1] = 1e300
+    FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))
+    assert hashed == [1, 100]
 
 
 def test_the_inputs_of_coded_features_count_against_the_memory_limit(tmp_path: Path) -> None:
     width = 4000
-    spec = HashSpec(
-        n_features=width,
-        hash_dim=16,
-        row_nnz=9,
-        hash_nnz=1,
-        seed=1,
-        coding="bumps",
-        n_codes=64,
-        edges=((0.5,),) * width,
-        signed=True,
-    )
+    coded: dict[str, Any] = {"coding": "bumps", "n_codes": 64, "edges": ((0.5,),) * width, "signed": True}
+    spec = HashSpec(n_features=width, hash_dim=16, row_nnz=9, hash_nnz=1, seed=1, **coded)
     run = RunSpec(spec, ("ash",), LaplaceCounts.for_spec(spec, 1, 0.1))
-    budget = Budget(tmp_path / "state", Policy(1.0))
-    client = FlyNNClient(np.zeros((9, width)), ["ash"] * 9, budget=budget, memory_limit=2**27)
+    own = Budget(tmp_path / "state", Policy(1.0))
+    client = FlyNNClient(np.zeros((9, width)), ["ash"] * 9, budget=own, memory_limit=2**27)
     assert str(client.fit([], counting(run))[2][REFUSED]).startswith("memory: ")
 
 
 def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    spec = HashSpec(n_features=2, hash_dim=24, row_nnz=1, hash_nnz=3, seed=7)
-    run = RunSpec(spec, ("ash",), LaplaceCounts(0.5, hash_nnz=3, n_classes=1), feature_names=("age", "age"))
-    budget = Budget(tmp_path / "state", Policy(1.0))
-    metrics = FlyNNClient(pandas.DataFrame({"age": [1.0]}), ["ash"], budget=budget).fit([], counting(run))[2]
+    frame, own = pytest.importorskip("pandas").DataFrame({"age": [1.0]}), a_budget(tmp_path)
+    metrics = FlyNNClient(frame, ["ash"], budget=own).fit([], counting(asked(("age", "age"))))[2]
     assert str(metrics[REFUSED]).startswith("features: expected features of different names")
-    assert not budget.is_begun
+    assert not own.is_begun
 
 
 def test_a_record_of_several_lines_is_found_when_the_party_starts(tmp_path: Path) -> None:
@@ -268,12 +263,10 @@ def test_a_record_of_several_lines_is_found_when_the_party_starts(tmp_path: Path
 def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_path: Path) -> None:
     rule = HeldOut(0.5, b"secret")
     sides = []
-    for name, texts in (("ints", ["1", "2", "300"] * 20), ("floats", ["1.0", "2.0", "300.0"] * 20)):
-        rows = "".join(f"{text},{index},ash\n" for index, text in enumerate(texts))
-        (tmp_path / f"{name}.csv").write_text("a,b,label\n" + rows)
-        sides.append(
-            share_of(private_file(tmp_path / f"{name}.csv", Reading(held_out=rule)), ("a", "b")).X_test.tolist()
-        )
+    for name, texts in (("ints", ["1", "2", "300"]), ("floats", ["1.0", "2.0", "300.0"])):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("a,b,label\n" + "".join(f"{text},{index},ash\n" for index, text in enumerate(texts * 20)))
+        sides.append(share_of(private_file(path, Reading(held_out=rule)), ("a", "b")).X_test.tolist())
     assert sides[0] == sides[1] != []
 
 
@@ -282,26 +275,23 @@ def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_p
 
 def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.csv").write_text("a,b,label\n" + "1,2,ash\n" * 50 + "1;2;ash\n" * 40)
-    mechanism = SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=1), 1)
-    run = RunSpec(HashSpec(2, 24, 1, 3, 7), ("ash",), mechanism, feature_names=("a", "b"))
-    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
     with caplog.at_level("WARNING", "flwr"):
-        metrics = FlyNNClient(load=private_file(tmp_path / "a.csv"), budget=budget).fit([], counting(run))[2]
+        client = FlyNNClient(load=private_file(tmp_path / "a.csv"), budget=a_budget(tmp_path))
+        metrics = client.fit([], counting(asked(("a", "b"), ("ash",))))[2]
     assert REFUSED not in metrics
     assert [record.args for record in caplog.records] == [(40, 90)]
 
 
 def test_a_hash_that_cannot_be_computed_is_found_before_the_charge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no cache")
 
     monkeypatch.setattr(FlyHash, "active", broken)
-    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
-    run = RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1))
-    assert REFUSED in FlyNNClient(*points(9), budget=budget).fit([], counting(run))[2]
-    assert not budget.is_begun
+    own = a_budget(tmp_path)
+    assert REFUSED in FlyNNClient(*points(9), budget=own).fit([], counting(FOUR))[2]
+    assert not own.is_begun
 
 
 def test_a_row_that_fails_is_in_the_log_by_the_kind_of_its_error(
@@ -317,9 +307,7 @@ def test_a_row_that_fails_is_in_the_log_by_the_kind_of_its_error(
     monkeypatch.setattr(FlyHash, "active", fails)
     X, y = points(20)
     X[3] = 73412
-    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=("simulated",)))
-    run = RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1))
     with caplog.at_level("WARNING", "flwr"):
-        assert REFUSED not in FlyNNClient(X, y, budget=budget).fit([], counting(run))[2]
+        assert REFUSED not in FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))[2]
     assert [record.args for record in caplog.records] == [("RuntimeError",), (1, 20)]
     assert "73412" not in caplog.text

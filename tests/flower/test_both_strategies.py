@@ -3,102 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr.server import Server
+from flwr.common import FitRes
 
-from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import TRAIN
-from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.strategy import BaseStrategy, FlyNNStrategy
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy import LaplaceCounts
-from tests.fakes import CLASSES, HASHER, SPEC, FakeGrid, Node, Proxy, counts_of, manager, points
+from tests.fakes import CLASSES, HASHER, SPEC, counts_of, fit_res, good_res, points
 from tests.federated.runs import AUTO, GRID, clients, in_process, options_for, sha256, shares
+from tests.flower.networks import BOTH, POOLED, Api, Legacy, Messages, X, Y, federation
 from tests.raising import raises
-
-X, Y = points(60)
-Log = Callable[[int, list[np.ndarray]], None]
-
-
-class Legacy:
-    """Flower's `Strategy` API."""
-
-    members = "clients"
-
-    def __init__(self, parties: Sequence[FlyNNClient], failing: Sequence[int] = ()) -> None:
-        self.proxies = [Proxy(str(i), party) for i, party in enumerate(parties)]
-        for i in failing:
-            self.proxies[i].fails = RuntimeError("gone")
-
-    def make(self, **changes: Any) -> FlyNNStrategy:
-        return FlyNNStrategy(**_settings(self.members, len(self.proxies), changes))
-
-    def run(self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None) -> Any:
-        """Run, and return metrics of the first round: of the training and of the evaluation."""
-        strategy.evaluate_fn = None if evaluate is None else lambda number, arrays, _: evaluate(number, arrays)
-        server = Server(client_manager=manager(*self.proxies), strategy=strategy)
-        history, _ = server.fit(strategy.num_rounds if rounds is None else rounds, timeout=None)
-        found = history.metrics_distributed_fit, history.metrics_distributed
-        return tuple({name: values[0][1] for name, values in each.items()} for each in found)
-
-    def asked(self) -> list[list[str]]:
-        return [["train"] * proxy.fits + ["evaluate"] * proxy.evaluations for proxy in self.proxies]
-
-
-class Messages(Legacy):
-    """Flower's Message API."""
-
-    members = "nodes"
-
-    def __init__(self, parties: Sequence[FlyNNClient], failing: Sequence[int] = ()) -> None:
-        self.nodes = {i: Node(party, fails="gone" if i in failing else None) for i, party in enumerate(parties)}
-
-    def make(self, **changes: Any) -> Any:
-        return message.FlyNNStrategy(**_settings(self.members, len(self.nodes), changes))
-
-    def run(self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None) -> Any:
-        def evaluate_fn(number: int, arrays: Any) -> None:
-            assert evaluate is not None
-            evaluate(number, codec.read_tensors(records.tensors_of(RecordDict({"arrays": arrays}))))
-
-        more: dict[str, Any] = {} if evaluate is None else {"evaluate_fn": evaluate_fn}
-        result = strategy.start(FakeGrid(self.nodes), num_rounds=rounds, timeout=7, **more)
-        assert result.arrays == (strategy.arrays if strategy.run.is_specified and strategy.run.is_enough else {})
-        found = result.train_metrics_clientapp, result.evaluate_metrics_clientapp
-        return tuple(dict(each.get(1, {})) for each in found)
-
-    def asked(self) -> list[list[str]]:
-        return [node.asked for node in self.nodes.values()]
-
-
-def _settings(members: str, n: int, changes: dict[str, Any]) -> dict[str, Any]:
-    settings = {"spec": SPEC, "classes": CLASSES, "min_parties": min(n, 2) or 1, "wait_timeout": 0, "decay": 0.8}
-    given = settings | {"min_available": n or 1} | changes
-    return {f"{name}_{members}" if name == "min_available" else name: given[name] for name in given}
-
-
-BOTH = pytest.mark.parametrize("api", [Legacy, Messages], ids=["legacy", "message"])
-Api = type[Legacy]
-
-
-def federation(n: int, **more: Any) -> list[FlyNNClient]:
-    """Parties with interleaved shares of the samples, the second half of which is held out."""
-    shares = ((slice(i, 30, n), slice(30 + i, None, n)) for i in range(n))
-    return [
-        FlyNNClient(X[mine], Y[mine], X_test=X[test], y_test=Y[test], name=f"party-{i}", **more)
-        for i, (mine, test) in enumerate(shares)
-    ]
-
 
 # ---- settings
 
@@ -127,37 +50,36 @@ def test_bad_settings_are_refused_at_once(api: Api, change: dict[str, Any], fiel
 def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api: Api) -> None:
     strategy = api(federation(2)).make(min_available=np.int64(2), min_parties=np.uint8(1))
     assert repr(strategy) == f"FlyNNStrategy(counted=0, min_parties=1, min_available_{api.members}=2)"
+    given = {"spec": SPEC, "classes": CLASSES, f"min_available_{api.members}": 2, "min_parties": 2}
     for name in (f"min_available_{api.members}", "min_parties"):
-        given = {"spec": SPEC, "classes": CLASSES, f"min_available_{api.members}": 2, "min_parties": 2}
-        del given[name]
         with pytest.raises((TypeError, ConfigError), match=name):
-            type(strategy)(**given)
+            type(strategy)(**{key: value for key, value in given.items() if key != name})
 
 
 # ---- whole runs
 
 
 @BOTH
-@pytest.mark.parametrize("n_parties", [1, 3, 40])
-@pytest.mark.parametrize("rounds", [None, 1, 3])
+@pytest.mark.parametrize(("n_parties", "rounds"), [(1, None), (3, 1), (3, 3), (40, None)])
 def test_a_run_gives_the_pooled_model_however_many_rounds(api: Api, n_parties: int, rounds: int | None) -> None:
     received: list[FlyNNClassifier] = []
     network = api(federation(n_parties, on_model=received.append))
     strategy = network.make(min_parties=n_parties)
     training, evaluation = network.run(strategy, rounds)
-    assert strategy.model.counts_ == counts_of(X[:30], Y[:30])
+    assert strategy.model.counts_ == POOLED
     assert sorted(str(party) for party in strategy.parties) == sorted(f"party-{i}" for i in range(n_parties))
     assert network.asked() == [["train", "evaluate"]] * n_parties
     assert [model.counts_ == strategy.counts for model in received] == [True] * n_parties
     accuracy = np.mean(strategy.model.predict(X[30:]) == Y[30:])
     assert evaluation["accuracy"] == strategy.evaluation["accuracy"] == accuracy
-    assert (training["examples"], training["parties"]) == (30, n_parties)
+    n_bytes = sum(party.bytes for party in strategy.parties)
+    assert training == {"examples": 30, "parties": n_parties, "bytes": n_bytes}
 
 
 @BOTH
 def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     network = api(clients(shares()))
-    strategy: BaseStrategy = network.make(**options_for(AUTO), decay="auto")
+    strategy = network.make(**options_for(AUTO), decay="auto")
     network.run(strategy)
     run = strategy.run
     assert strategy.num_rounds == 3
@@ -165,27 +87,31 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert sorted(map(str, strategy.parties)) == [f"party-{i}" for i in range(4)]
     assert sum(party.examples or 0 for party in strategy.parties) == 120
-    assert strategy.missing == {}
+    assert (strategy.missing, strategy.secure_bound, strategy.guarantee) == ({}, None, None)
     assert strategy.selection is run.state.results["selection"]
-    assert strategy.evaluation is not None
     X_test, y_test = (np.concatenate([part[name] for part in shares()]) for name in ("X_test", "y_test"))
     assert strategy.evaluation["accuracy"] == np.mean(strategy.model.predict(X_test) == y_test)
-    assert (strategy.secure_bound, strategy.guarantee) == (None, None)
     assert strategy.federation("1").model.model_.sha256() == strategy.model.model_.sha256()
     assert "counted=4, min_parties=1" in repr(strategy)
 
 
 @BOTH
-def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing(api: Api) -> None:
-    parts = shares()
-    parts[2] = {**parts[2], "X": parts[2]["X"][:, :3]}
-    network = api(clients(parts))
-    strategy = network.make(**options_for(AUTO, min_parties=4), decay="auto")
+def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_and_why(api: Api) -> None:
+    odd = [FlyNNClient(X, ["oak"] * len(X), name="Ulm"), FlyNNClient(X[:, :3], Y, name="Genf")]
+    network = api([*federation(1), *odd, *federation(1)])
+    network.fail(3, "no `fit`\x07\n")
+    strategy = network.make()
     network.run(strategy)
-    with raises(AggregationError, counted=3, min_parties=4) as caught:
+    with raises(AggregationError, counted=1, min_parties=2, missing=strategy.missing) as caught:
         _ = strategy.model
-    assert caught.value.missing["party-2"].startswith("declined: n_features: ")
-    assert sorted(party.name for party in strategy.parties) == ["party-0", "party-1", "party-3"]
+    reasons = strategy.missing
+    assert reasons.keys() == {"Ulm", "Genf", "node 3"}
+    assert reasons["Ulm"].startswith("declined: y: some labels are not in the class list")
+    assert reasons["Genf"] == "declined: n_features: expected the run's 4 columns, got 3 at this party"
+    assert reasons["node 3"] == "failed: no `fit`"
+    assert all(f"{name} ({reasons[name]})" in str(caught.value) for name in reasons)
+    assert "oak" not in str(caught.value)
+    assert [party.name for party in strategy.parties] == ["party-0"]
 
 
 @BOTH
@@ -230,11 +156,31 @@ def test_after_waiting_it_starts_with_those_that_are_there(api: Api, caplog: pyt
 
 
 @BOTH
-@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.0])
+@pytest.mark.parametrize("fraction", [0, 1.0])
 def test_all_parties_evaluate_or_none(api: Api, fraction: float) -> None:
     network = api(federation(8))
     network.run(network.make(fraction_evaluate=fraction), 1)
     assert sum("evaluate" in each for each in network.asked()) == 8 * fraction
+
+
+@BOTH
+def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for(api: Api) -> None:
+    network = api(federation(3))
+    network.leave(2)
+    network.fail(1, "not yet")
+    strategy = network.make(min_available=3, min_parties=3)
+
+    def before(server_round: int) -> None:
+        if server_round == 2:
+            network.join(2)
+        if server_round == 3:
+            network.fail(1, None)
+            network.leave(0)  # counted already: nothing is lost, and nobody waits for it
+
+    network.run(strategy, 4, before=before)
+    assert strategy.model.counts_ == POOLED
+    assert [asked.count("train") for asked in network.asked()] == [1, 3, 1]
+    assert network.asked()[2] == ["train", "evaluate"]
 
 
 @BOTH
@@ -262,6 +208,55 @@ def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
     assert (reason in caplog.text) == fails
 
 
+# ---- replies that are none
+
+ZERO_SIZE = b"{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }".ljust(117) + b"\n"
+GOOD = codec.encode(counts_of(*points(5)))
+MALLORY = "Mallory 2026 INFO all is well"
+
+
+def with_tensor(place: int, tensor: bytes) -> FitRes:
+    res = good_res()
+    res.parameters.tensors[place] = tensor
+    return res
+
+
+HOSTILE = {
+    "nothing": (fit_res([], 0), "refused: message: "),
+    "a refusal": (fit_res([], 0, flynn_refused="X: \n3 columns"), "declined: X: 3 columns"),
+    "a refusal with counts": (good_res(flynn_refused=7), "declined: no reason given"),
+    "truncated": (with_tensor(1, good_res().parameters.tensors[1][:-1]), "refused: array 2: "),
+    "bit flip": (with_tensor(0, good_res().parameters.tensors[0][:-1] + b"\0"), "refused: fingerprint: "),
+    "junk": (with_tensor(1, b"junk"), "refused: array 2: "),
+    "wrong number": (fit_res(GOOD, 6), "refused: counts: "),
+    "no number": (fit_res(GOOD, 5.0), "refused: num_examples: "),
+    "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "refused: fingerprint: "),
+    "zero among huge sizes": (with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE), "refused: array 2: "),
+    "three arrays": (fit_res([*GOOD, np.zeros(1)], 5), "refused: message: "),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_costs_its_sender_alone(api: Api, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    res, reason = HOSTILE[name]
+    res.metrics["flynn-party"] = "Mallory\n2026 INFO all is well"
+    network = api(federation(2))
+    network.spoil(1, res)
+    strategy = network.make(min_parties=1, fraction_evaluate=0.0)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        network.run(strategy, 1)
+    assert strategy.counts == counts_of(X[:30:2], Y[:30:2])
+    assert [party.name for party in strategy.parties] == ["party-0"]
+    assert strategy.missing.keys() == {MALLORY}
+    assert strategy.missing[MALLORY].startswith(reason)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum(f"{MALLORY} ({strategy.missing[MALLORY]})" in line for line in lines) == 1
+
+
+# ---- a user's own functions
+
+
 def test_metrics_are_aggregated_as_in_fedavg() -> None:
     def weighted(replies: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
         return {"n": sum(n for n, _ in replies), "parties": len(replies)}
@@ -281,16 +276,14 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
     assert (training["n"], training["examples"], evaluation["n"]) == (30, 30, 30)
 
 
-def test_a_private_strategy_tells_its_guarantee() -> None:
+@BOTH
+def test_a_private_strategy_tells_its_guarantee(api: Api) -> None:
     noise = LaplaceCounts.for_spec(SPEC, 3, 1.0)
-    strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=1, min_available_clients=1, mechanism=noise)
-    assert strategy.guarantee == noise.guarantee()
-    bound = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=3, min_available_clients=3, secure_bound=256)
-    assert bound.secure_bound == 256
+    assert api(federation(1)).make(mechanism=noise).guarantee == noise.guarantee()
 
 
 def test_a_failure_outside_the_transport_can_be_noted() -> None:
-    strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=1, min_available_clients=1)
+    strategy = Legacy(federation(2)).make()
     assert strategy.run.ask(TRAIN, ["6", "7"])
     strategy.note_failure("7", "dropped out")
     strategy.aggregate_fit(1, [], [])

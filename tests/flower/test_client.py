@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from flwr.common import EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
+from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app.client_app import deployed_client
 from flwr_flynn.app.data.own_file import PrivateFile
@@ -20,21 +20,18 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import unpack
 from flwr_flynn.federated.party import PartyOptions, Samples
-from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATISTIC
-from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.protocol import PARTY, STATISTIC
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import CountsOfSpecs, memory_needed
+from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, evaluation_of, points, with_spec
+from tests.fakes import CLASSES, HASHER, RUN, config_of, counting, counts_of, evaluation_of, points, with_spec
 from tests.memory import traced
 from tests.raising import raises
 
@@ -42,47 +39,28 @@ TOTAL = counts_of(*points(60, seed=1))
 FIT = counting()
 
 
-def config_of(request: Request[Any]) -> dict[str, Any]:
-    return {PHASE: request.phase, **request.to_config()}
+def fit(client: Any, run: RunSpec = RUN) -> Any:
+    return client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
 
 
-MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
+MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),))
 EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 
 
-def test_a_party_sends_its_counts() -> None:
-    X, y = points(20)
-    arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel").fit([], FIT)
-    assert (codec.decode_all(arrays, [HASHER], 3)[0], n_examples) == (counts_of(X, y), 20)
-    assert metrics.keys() == {PARTY, SECONDS}
-    assert metrics[PARTY] == "Basel"
-
-
-def test_samples_may_be_loaded_later() -> None:
-    X, y = points(20)
+def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() -> None:
     asked: list[tuple[str, ...]] = []
+    X, y = points(9)
 
     def load(names: tuple[str, ...]) -> Samples:
         asked.append(names)
-        return Samples(X, y)
+        return Samples(X[:, ::-1] if names[:1] == ("d",) else X, y)
 
     client = FlyNNClient(load=load)
     assert asked == []
-    named = CountsRequest(RunSpec(RUN.specs, CLASSES, feature_names=tuple("abcd")))
-    assert client.fit([], config_of(named))[1] == 20
-    assert asked == [tuple("abcd")]
-
-
-@pytest.mark.parametrize(
-    "change", [{"flynn-specs": "{"}, {"flynn-classes": "[]"}, {"flynn-mode": "secret"}, {PHASE: "x"}]
-)
-def test_hostile_requests_are_refused_on_either_channel(change: dict[str, Any]) -> None:
-    client = FlyNNClient(*points(3))
-    arrays, n_examples, metrics = client.fit([], {**FIT, **change})
-    assert (arrays, n_examples, metrics.keys()) == ([], 0, {REFUSED})
-    loss, n_examples, metrics = client.evaluate(ARRAYS, {**EVALUATE, **change})
-    assert (loss, n_examples, metrics.keys()) == (0.0, 0, {REFUSED})
-    assert client.fit([], {})[2].keys() == {REFUSED}
+    for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
+        arrays = client.fit([], counting(RunSpec(RUN.specs, CLASSES, feature_names=tuple(names))))[0]
+        assert codec.decode_all(arrays, [HASHER], 3)[0] == counts_of(rows, y)
+    assert asked == [tuple("abcd"), tuple("dcba")]
 
 
 def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
@@ -98,23 +76,16 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     assert metrics.keys() == {STATISTIC, "accuracy", PARTY}
 
 
-def test_a_selection_is_answered_on_the_train_channel() -> None:
-    X, y = points(60, seed=1)
-    request = SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),))
-    arrays, n_examples, metrics = FlyNNClient(X, y).fit(request.arrays(), config_of(request))
-    assert (len(arrays), n_examples, metrics.keys()) == (3, 60, {SECONDS})
-
-
 @pytest.mark.slow
 def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     run = RunSpec(HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000))
     X, y = points(12000)[0], np.arange(12000) % 1000
     needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
-    fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
-    counts = codec.decode_all(codec.read_tensors(fit.parameters.tensors), [run.hasher], 1000)[0]
-    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
-    model = EvaluateIns(fit.parameters, config_of(request))
+    counted = fit(client, run).parameters
+    counts = codec.decode_all(codec.read_tensors(counted.tensors), [run.hasher], 1000)[0]
+    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),))
+    model = EvaluateIns(counted, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
     with traced() as memory:
         reply = client.evaluate(model)
@@ -123,42 +94,16 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     assert memory.peak < needed + 50 * 2**20
 
 
-# ---- inside Flower
-
-
-def test_flower_s_wrapper_takes_every_answer() -> None:
-    X, y = points(5)
-    client = FlyNNClient(X, y, X_test=X, y_test=y).to_client()
-    nothing, model = ndarrays_to_parameters([]), ndarrays_to_parameters(ARRAYS)
-    for fit, evaluate in ((FIT, EVALUATE), ({}, {})):
-        assert client.fit(FitIns(nothing, fit)).status.code.value == 0
-        assert client.evaluate(EvaluateIns(model, evaluate)).status.code.value == 0
-
-
-def test_nothing_that_a_server_declares_is_allocated() -> None:
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,), }\n"
-    tensor = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-    parameters = Parameters([tensor], "numpy.ndarray")
-    client = FlyNNClient(*points(5), name="Basel", memory_limit=2**20).to_client()
-    with traced() as memory:
-        replies = client.fit(FitIns(parameters, FIT)), client.evaluate(EvaluateIns(parameters, EVALUATE))
-    reason = "array 1: expected 79999999992 bytes as its header declares, got 0"
-    for reply in replies:
-        assert reply.num_examples == 0
-        assert reply.metrics == {REFUSED: reason, PARTY: "Basel"}
-    assert memory.peak < 2**20
+# ---- settings
 
 
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"memory_limit": 0}, "memory_limit"),
-        ({"name": 5}, "name"),
-        ({"n_jobs": 0}, "n_jobs"),
-        ({"budget": "state"}, "budget"),
         ({"X_test": np.zeros((1, 4))}, "X_test, y_test"),
         ({"load": lambda names: None}, "load"),
         *(({"X": None, "y": None} | given, "X, y") for given in ({}, {"X": np.zeros((1, 4))}, {"y": ["ash"]})),
+        *(({"response_seconds": wrong}, "response_seconds") for wrong in (-1.0, np.nan, np.inf, True, "1")),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], field: str) -> None:
@@ -177,28 +122,41 @@ def test_nothing_that_a_server_says_reaches_the_log_as_it_is(
     is_private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In 0.8 seven of thirteen fields of a request did, ESC, CR and LF included."""
-    own = Budget(tmp_path / "state", Policy(1.0)) if is_private else None
+    client = FlyNNClient(*points(9), budget=Budget(tmp_path / "state", Policy(1.0)) if is_private else None)
     mechanism = json.dumps({"mechanism": ESCAPES, "epsilon": 1.0})
-    kinds = {"mechanism": mechanism, "epsilon": json.dumps({"mechanism": "laplace", ESCAPES: 1})}
+    kinds = (mechanism, json.dumps({"mechanism": "laplace", ESCAPES: 1}))
+    columns = ({"name": ESCAPES, "kind": "number"}, {"name": "a", "kind": ESCAPES}, {ESCAPES: 1})
+    texts = (ESCAPES, json.dumps(ESCAPES), json.dumps([ESCAPES] * 3), json.dumps({ESCAPES: ESCAPES}))
     config = counting()
+    configs = [
+        *({**config, name: text} for name in config for text in texts),
+        *({**config, "flynn-mechanism": text, "flynn-mode": "noisy"} for text in kinds),
+        *(with_spec(config, **changes) for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1})),
+        *({**config, "flynn-feature-names": json.dumps({"columns": [column]})} for column in columns),
+    ]
     with caplog.at_level(logging.DEBUG, "flwr"):
-        for name in config:
-            for text in (ESCAPES, json.dumps(ESCAPES), json.dumps([ESCAPES] * 3), json.dumps({ESCAPES: ESCAPES})):
-                FlyNNClient(*points(9), budget=own).fit([], {**config, name: text})
-                FlyNNClient(*points(9), budget=own).evaluate([], {**config, name: text})
-        for text in kinds.values():
-            FlyNNClient(*points(9), budget=own).fit([], {**config, "flynn-mechanism": text, "flynn-mode": "noisy"})
-        for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1}):
-            FlyNNClient(*points(9), budget=own).fit([], with_spec(config, **changes))
-        for column in ({"name": ESCAPES, "kind": "number"}, {"name": "a", "kind": ESCAPES}, {ESCAPES: 1}):
-            schema = json.dumps({"columns": [column]})
-            FlyNNClient(*points(9), budget=own).fit([], {**config, "flynn-feature-names": schema})
+        for each in configs:
+            client.fit([], each)
+            client.evaluate([], each)
     assert len(caplog.records) > 30
     for record in caplog.records:
         assert record.getMessage().isprintable(), record.getMessage()
 
 
 # ---- memory of a wide schema
+
+LAPLACE = LaplaceCounts(0.5, hash_nnz=3, n_classes=3)
+
+
+def wide(n_columns: int, n_levels: int, is_named: bool = True) -> Schema:
+    """A schema of categories."""
+    levels = [f"l{k}" for k in range(n_levels)]
+    return Schema([Column(str(index), "category", levels) for index in range(n_columns)], is_named=is_named)
+
+
+def write(path: Path, n_columns: int, n_rows: int) -> None:
+    row = ",".join(["l1"] * n_columns) + ",ash\n"
+    path.write_text(",".join([*map(str, range(n_columns)), "label"]) + "\n" + row * n_rows)
 
 
 @pytest.mark.parametrize("is_private", [False, True])
@@ -207,43 +165,33 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
     ending: str, is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In 0.8 it took 2.2 GB at a limit of 51 MiB, and grew with the number of rows."""
-    columns = [Column(str(index), "category", [f"l{k}" for k in range(1023)]) for index in range(64)]
-    schema = Schema(columns, is_named=ending == "csv")
+    schema, path = wide(64, 1023, is_named=ending == "csv"), tmp_path / f"a.{ending}"
     run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7), CLASSES, feature_names=schema)
-    if is_private:
-        run = replace(run, mechanism=LaplaceCounts(0.5, hash_nnz=3, n_classes=3))
-    path = tmp_path / f"a.{ending}"
     if ending == "csv":
-        row = ",".join(["l1"] * 64) + ",ash\n"
-        path.write_text(",".join([*map(str, range(64)), "label"]) + "\n" + row * 2000)
+        write(path, 64, 2000)
     else:
         np.savez(path, X=np.full((2000, 64), "l1"), y=np.full(2000, "ash"))
     node = {"data-path": str(path), "memory-limit": 0.05}
     if is_private:
+        run = replace(run, mechanism=LAPLACE)
         node |= {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
         monkeypatch.setattr(PrivateFile, "blocks", lambda *_: pytest.fail("read rows"))
-    asked = FitIns(ndarrays_to_parameters([]), counting(run))
     with traced() as memory:
-        reply = deployed_client(Context(1, 2, node, RecordDict(), {})).fit(asked)
+        reply = fit(deployed_client(Context(1, 2, node, RecordDict(), {})), run)
     assert str(reply.metrics["flynn-refused"]).startswith("memory: n_features 65536, ")
     assert memory.peak < 51 * 2**20
 
 
 @pytest.mark.slow
 def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_path: Path) -> None:
-    columns = [Column(str(index), "category", [f"l{k}" for k in range(1000)]) for index in range(8)]
-    schema = Schema(columns)
-    row = ",".join(["l1"] * 8) + ",ash\n"
-    (tmp_path / "a.csv").write_text(",".join([*map(str, range(8)), "label"]) + "\n" + row * 3000)
-    limit = 2**27
+    schema, path, limit = wide(8, 1000), tmp_path / "a.csv", 2**27
+    write(path, 8, 3000)
     run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7, center=[0.0] * schema.width), CLASSES, feature_names=schema)
     for more in ({}, {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}):
-        node = {"data-path": str(tmp_path / "a.csv"), "memory-limit": limit / 2**30, **more}
-        asked = replace(run, mechanism=LaplaceCounts(0.5, hash_nnz=3, n_classes=3)) if more else run
+        node = {"data-path": str(path), "memory-limit": limit / 2**30, **more}
         with traced() as memory:  # all numbers are 192 MB
-            reply = deployed_client(Context(1, 2, node, RecordDict(), {})).fit(
-                FitIns(ndarrays_to_parameters([]), counting(asked))
-            )
+            client = deployed_client(Context(1, 2, node, RecordDict(), {}))
+            reply = fit(client, replace(run, mechanism=LAPLACE) if more else run)
         assert "flynn-refused" not in reply.metrics, reply.metrics
         assert memory.peak < limit, memory.peak / 2**20
 

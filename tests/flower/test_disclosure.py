@@ -29,12 +29,10 @@ from tests.flower.test_secagg import counted, party
 
 Seen = tuple[int, list[tuple[tuple[int, ...], str, int]], dict[str, int], int, str | None, str | None]
 GRAM = options_for(AUTO, gram=64)
-COUNTS = ["fingerprint", "counts"] * 6
-TABLES = ["left out", *["correct", "log-losses"] * 6]
 FIELDS = {
     "columns": ["class sizes", "gaps", "cells"],
-    "counts": COUNTS,
-    "selection": TABLES,
+    "counts": ["fingerprint", "counts"] * 6,
+    "selection": ["left out", *["correct", "log-losses"] * 6],
     "gram": ["class sizes", "products", "sums"],
     "evaluation": ["confusion matrix", "own confusion matrix", "scores", "sums of scores"],
 }
@@ -108,7 +106,10 @@ def recording(parts: Sequence[dict[str, Any]], **more: Any) -> tuple[list[FlyNNC
     return [FlyNNClient(**each) for each in given], kept
 
 
-@pytest.mark.parametrize("drive", [over_legacy, over_messages])
+BOTH = pytest.mark.parametrize("drive", [over_legacy, over_messages])
+
+
+@BOTH
 @pytest.mark.parametrize("floor", [1, 5])
 def test_the_records_of_a_run_are_what_was_seen_to_leave(drive: Any, floor: int) -> None:
     parts = [*shares("iid", 4), {"X": np.eye(4), "y": ["unheard of"] * 4}]  # the last one refuses
@@ -153,13 +154,12 @@ def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> Non
     assert [(each.kind, each.refused) for each in late] == [("nothing", "no file")]
 
 
-def test_the_record_of_noisy_counts_has_no_number_of_samples(tmp_path: Path) -> None:
+@BOTH
+def test_the_record_of_noisy_counts_has_no_number_of_samples(drive: Any, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     mechanism = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)
-    X, y = points(20)
-    budget = Budget(tmp_path / "state", Policy(1.0))
-    parties, kept = recording([{"X": X, "y": y}], budget=budget)
-    run, out = over_legacy({"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": mechanism}, parties)
+    parties, kept = recording([dict(zip("Xy", points(20), strict=True))], budget=Budget(tmp_path / "s", Policy(1.0)))
+    run, out = drive({"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": mechanism}, parties)
     assert [[told(each) for each in records] for records in kept] == out
     (record,) = kept[0]
     assert (record.kind, record.examples, len(record.arrays)) == ("noisy", 1, 2)

@@ -31,27 +31,17 @@ def test_records_are_those_that_flower_makes(arrays: list[np.ndarray]) -> None:
     assert records.tensors_of(RecordDict({"arrays": made})) == tensors
 
 
-@given(
-    ARRAYS,
-    st.integers(0, 2**62),
-    st.dictionaries(
-        st.sampled_from(["accuracy", "flynn-party", "flynn-seconds", "flynn-statistic", "mine"]),
-        st.floats(allow_nan=False) | st.text() | st.binary() | st.integers(-(2**62), 2**62) | st.booleans(),
-    ),
-)
+NAMES = st.sampled_from(["accuracy", "flynn-party", "flynn-seconds", "flynn-statistic", "mine"])
+VALUES = st.floats(allow_nan=False) | st.text() | st.binary() | st.integers(-(2**62), 2**62) | st.booleans()
+
+
+@given(ARRAYS, st.integers(0, 2**62), st.dictionaries(NAMES, VALUES))
 def test_a_reply_is_read_as_it_was_given(arrays: list[np.ndarray], n_examples: int, metrics: dict[str, Any]) -> None:
     tensors = codec.write_tensors(arrays)
     reply = records.reply_of("7", records.answer_content(tensors, n_examples, metrics))
-    assert (reply.cid, reply.tensors, reply.n_examples, reply.metrics, reply.fault) == (
-        "7",
-        tensors,
-        n_examples,
-        metrics,
-        "",
-    )
-    assert {key: type(value) for key, value in reply.metrics.items()} == {
-        key: type(value) for key, value in metrics.items()
-    }
+    found = reply.cid, reply.tensors, reply.n_examples, reply.metrics, reply.fault
+    assert found == ("7", tensors, n_examples, metrics, "")
+    assert [type(reply.metrics[key]) for key in metrics] == [*map(type, metrics.values())]
 
 
 def test_a_request_without_counts_has_no_arrays() -> None:

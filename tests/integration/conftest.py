@@ -63,6 +63,18 @@ def training_rows(*paths: Path, features: Sequence[str] = (), **node: Any) -> tu
     return np.concatenate([share.X for share in shares]), np.concatenate([share.y for share in shares])
 
 
+def config_text(settings: Mapping[str, Any]) -> str:
+    """Settings as `--run-config` and `--node-config` take them (underscores for hyphens)."""
+    return " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+
+
+def replaced(text: str, places: Mapping[str, Any]) -> str:
+    """A command of a page with real ports and folders in the place of the page's."""
+    for place, real in places.items():
+        text = text.replace(place, str(real))
+    return text
+
+
 def still_alive(processes: list[Any], seconds: float) -> list[Any]:
     """Those of some processes that have not ended after so long. Zombies have: not every machine clears them away."""
     end = time.monotonic() + seconds
@@ -79,10 +91,9 @@ def still_alive(processes: list[Any], seconds: float) -> list[Any]:
 
 @dataclass
 class Run:
-    """A finished `flwr run --stream`: what it printed, and what `flwr list` says about it."""
+    """Output of a finished `flwr run --stream`."""
 
     output: str
-    status: str
 
     def row(self, name: str) -> str:
         """The text beside `name` in the table that the app prints."""
@@ -130,51 +141,35 @@ class Flower:
             with suppress(FileExistsError):
                 (home / "apps" / self.installed.name).symlink_to(self.installed)
 
+    def _done(self, command: Sequence[str], timeout: float, stderr: int) -> subprocess.CompletedProcess[str]:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
+        return subprocess.run(command, cwd=self.cwd, env=self.env, timeout=timeout, text=True, check=False, **streams)
+
     def call(self, *command: str, timeout: float = 900) -> str:
         """Run a command to its end and return what it printed, errors included."""
-        done = subprocess.run(
-            command,
-            cwd=self.cwd,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            text=True,
-            check=False,
-        )
-        return done.stdout
+        return self._done(command, timeout, subprocess.STDOUT).stdout
 
     def shell(self, script: str) -> str:
         """Run shell commands, all of which must succeed."""
-        command = ("bash", "-euo", "pipefail", "-c", script)
-        done = subprocess.run(
-            command,
-            cwd=self.cwd,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
+        done = self._done(("bash", "-euo", "pipefail", "-c", script), 900, subprocess.PIPE)
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def run(self, app: Path = ROOT, *, nodes: int | None = None, **settings: Any) -> Run:
-        """`flwr run APP --stream` with run-config `settings` (underscores for hyphens)."""
+    def run(
+        self, app: Path = ROOT, *, nodes: int | None = None, ends: str = "finished:completed", **settings: Any
+    ) -> Run:
+        """`flwr run APP --stream` with run-config `settings` (underscores for hyphens), which ends with this status."""
         command = ["flwr", "run", str(app), self.superlink, "--stream"]
         if nodes is not None:
             # One actor of Ray's, as each imports everything; with the pages' commands there is one for each core.
             resources = "client-resources-num-cpus=1 init-args-num-cpus=1"
             command += ["--federation-config", f"num-supernodes={nodes} {resources}"]
         if settings:
-            pairs = [f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items()]
-            command += ["--run-config", " ".join(pairs)]
-        return self.finished(self.call(*command))
+            command += ["--run-config", config_text(settings)]
+        return self.finished(self.call(*command), ends)
 
-    def finished(self, output: str) -> Run:
-        """A run's output with the status of the latest run."""
+    def finished(self, output: str, ends: str = "finished:completed") -> Run:
+        """A run that printed this, whose status must be as given."""
         status = "unknown"
         for _ in range(50):  # the state follows the last log line by a moment
             listed = self.call("flwr", "list", self.superlink, "--format", "json")
@@ -183,19 +178,14 @@ class Flower:
             if status.startswith("finished"):
                 break
             time.sleep(0.2)
-        return Run(output, status)
+        assert status == ends, output[-6000:]
+        return Run(output)
 
     def background(self, log: Path, *command: str, **env: str) -> subprocess.Popen[bytes]:
         """Start a command and go on; `stop` ends it. Its output goes to `log`."""
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                cwd=self.cwd,
-                env=self.env | env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(command, cwd=self.cwd, env=self.env | env, **streams)
         self.started.append(process)
         return process
 
@@ -271,11 +261,10 @@ class Deployment(Flower):
         if data is not None:
             np.savez(self.folder / f"{party}.npz", X=data[0], y=data[1])
             node = {"data_path": str(self.folder / f"{party}.npz"), "party_id": party, **node}
-        settings = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in node.items())
         (port,) = free_ports(1)
         options = ("--insecure", "--superlink", f"127.0.0.1:{self.link}", "--port", str(port))
         isolation = ("--isolation", "subprocess")
-        self.start(name or party, "flower-supernode", *options, *isolation, "--node-config", settings)
+        self.start(name or party, "flower-supernode", *options, *isolation, "--node-config", config_text(node))
 
     def send(self, name: str, number: int) -> None:
         """Send a signal to a SuperLink or a party, and to all that it started."""
@@ -354,14 +343,10 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+def theirs(flower: Flower) -> Flower:
     """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
-    made = Flower(tmp_path_factory.mktemp("flower").resolve())
-    made.env["PYTHONPATH"] = str(ROOT)
-    try:
-        yield made
-    finally:
-        made.stop()
+    flower.env["PYTHONPATH"] = str(ROOT)
+    return flower
 
 
 PYPROJECT = """

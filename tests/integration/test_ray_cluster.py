@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -30,9 +31,8 @@ def test_experiments_on_two_nodes_give_the_counts_of_one_process(tmp_path: Path)
     try:
         flower.shell(head)
         flower.shell(other)
-        nodes = flower.shell(
-            f'python -c \'import ray; ray.init("127.0.0.1:{port}"); print(len(ray.nodes()), "nodes")\''
-        )
+        count = f'import ray; ray.init("127.0.0.1:{port}"); print(len(ray.nodes()), "nodes")'
+        nodes = flower.shell(f"python -c {shlex.quote(count)}")
         assert "2 nodes" in nodes
         for line in experiments.splitlines():
             flower.shell(line)

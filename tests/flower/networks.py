@@ -1,0 +1,146 @@
+"""Parties in this process behind each of Flower's two APIs, by one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+from flwr.server import Server
+
+from flwr_flynn import message
+from flwr_flynn.federated import codec
+from flwr_flynn.flower import records
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from tests.fakes import CLASSES, SPEC, FakeGrid, Node, Proxy, content_of, counts_of, manager, points
+
+X, Y = points(60)
+POOLED = counts_of(X[:30], Y[:30])
+Log = Callable[[int, list[np.ndarray]], None]
+
+
+def federation(n: int, **more: Any) -> list[FlyNNClient]:
+    """Parties with interleaved shares of the samples, the second half of which is held out."""
+    parts = [(slice(i, 30, n), slice(30 + i, None, n)) for i in range(n)]
+    given = [{"X": X[mine], "y": Y[mine], "X_test": X[test], "y_test": Y[test]} for mine, test in parts]
+    return [FlyNNClient(**each, name=f"party-{i}", **more) for i, each in enumerate(given)]
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Keywords of both strategies: a run of one spec, with nothing to select."""
+    return {"spec": SPEC, "classes": CLASSES, "min_parties": 2, "wait_timeout": 0, "decay": 0.8, **changes}
+
+
+class SpoiledProxy(Proxy):
+    """A party whose replies to training requests are replaced."""
+
+    res: Any = None
+
+    def fit(self, *args: Any, **more: Any) -> Any:
+        res = super().fit(*args, **more)
+        return self.res or res
+
+
+class Legacy:
+    """Flower's `Strategy` API."""
+
+    members = "clients"
+
+    def __init__(self, parties: Sequence[FlyNNClient]) -> None:
+        self.every: list[Any] = [SpoiledProxy(str(i), party) for i, party in enumerate(parties)]
+        self.clients = manager(*self.every)
+
+    def make(self, **changes: Any) -> Any:
+        n = len(self.every)
+        given = settings(min_parties=min(n, 2) or 1) | {"min_available": n or 1} | changes
+        number = {f"min_available_{self.members}": given.pop("min_available")}
+        return self.strategy(**given, **number)
+
+    def strategy(self, **keywords: Any) -> Any:
+        return FlyNNStrategy(**keywords)
+
+    def run(
+        self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None, before: Any = lambda _: None
+    ) -> Any:
+        """Run, and return metrics of the first round: of the training and of the evaluation."""
+        strategy.evaluate_fn = None if evaluate is None else lambda number, arrays, _: evaluate(number, arrays)
+        strategy.configure_fit = _after(before, strategy.configure_fit)
+        history, _ = Server(client_manager=self.clients, strategy=strategy).fit(rounds or strategy.num_rounds, None)
+        found = history.metrics_distributed_fit, history.metrics_distributed
+        return tuple({name: values[0][1] for name, values in each.items()} for each in found)
+
+    def asked(self) -> list[list[str]]:
+        return [["train"] * proxy.fits + ["evaluate"] * proxy.evaluations for proxy in self.every]
+
+    def leave(self, i: int) -> None:
+        self.clients.unregister(self.every[i])
+
+    def join(self, i: int) -> None:
+        self.clients.register(self.every[i])
+
+    def fail(self, i: int, reason: str | None) -> None:
+        """Let a party fail from now on; None: no more."""
+        self.every[i].fails = None if reason is None else RuntimeError(reason)
+
+    def spoil(self, i: int, res: Any) -> None:
+        """Replace what a party replies."""
+        self.every[i].res = res
+
+
+class Messages(Legacy):
+    """Flower's Message API."""
+
+    members = "nodes"
+
+    def __init__(self, parties: Sequence[FlyNNClient]) -> None:
+        self.every = [Node(party) for party in parties]
+        self.nodes = dict(enumerate(self.every))
+
+    def strategy(self, **keywords: Any) -> Any:
+        return message.FlyNNStrategy(**keywords)
+
+    def run(
+        self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None, before: Any = lambda _: None
+    ) -> Any:
+        def evaluate_fn(number: int, arrays: Any) -> None:
+            assert evaluate is not None
+            evaluate(number, codec.read_tensors(records.tensors_of(RecordDict({"arrays": arrays}))))
+
+        strategy.configure_train = _after(before, strategy.configure_train)
+        more: dict[str, Any] = {} if evaluate is None else {"evaluate_fn": evaluate_fn}
+        result = strategy.start(FakeGrid(self.nodes), num_rounds=rounds, timeout=7, **more)
+        assert result.arrays == (strategy.arrays if strategy.run.is_specified and strategy.run.is_enough else {})
+        found = result.train_metrics_clientapp, result.evaluate_metrics_clientapp
+        return tuple(dict(each.get(1, {})) for each in found)
+
+    def asked(self) -> list[list[str]]:
+        return [node.asked for node in self.every]
+
+    def leave(self, i: int) -> None:
+        del self.nodes[i]
+
+    def join(self, i: int) -> None:
+        self.nodes[i] = self.every[i]
+
+    def fail(self, i: int, reason: str | None) -> None:
+        self.every[i].fails = reason
+
+    def spoil(self, i: int, res: Any) -> None:
+        """Replace what a party replies, by a reply of the other API or the content of a message."""
+        content = res if isinstance(res, RecordDict) else content_of(res)
+        self.every[i].spoil = lambda _: content
+
+
+def _after(before: Callable[[int], object], configure: Any) -> Any:
+    def configured(server_round: int, *args: Any, **more: Any) -> Any:
+        before(server_round)
+        return configure(server_round, *args, **more)
+
+    return configured
+
+
+BOTH = pytest.mark.parametrize("api", [Legacy, Messages], ids=["legacy", "message"])
+Api = type[Legacy]
