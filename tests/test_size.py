@@ -1,4 +1,4 @@
-"""Code lines of each package, and of the simulations, against a table that only falls.
+"""Code lines of each package, of the simulations and of the tests, against a table that only falls.
 
 Raising a number is a commit of its own, which says what went for it.
 """
@@ -20,6 +20,7 @@ SIZES = {
     "app": 3250,
     "all": 13000,
     "simulations": 3970,
+    "tests": 18237,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""
@@ -31,7 +32,8 @@ def test_packages_are_no_larger_than_their_numbers_and_the_numbers_follow() -> N
         n_lines = len(code_lines(path))
         sizes[name.split("/")[0] if "/" in name else "top level"] += n_lines
         sizes["all"] += n_lines
-    sizes["simulations"] = sum(len(code_lines(path)) for path in (PACKAGE.parent / "simulations").rglob("*.py"))
+    for folder in ("simulations", "tests"):
+        sizes[folder] = sum(len(code_lines(path)) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert sizes.keys() == SIZES.keys()
     too_large = {name: size for name, size in sizes.items() if size > SIZES[name]}
     assert not too_large, f"more code lines than SIZES allows: {too_large}"
