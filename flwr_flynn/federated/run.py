@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr_flynn import __version__
 from flwr_flynn.errors import AggregationError, ConfigError, clean
@@ -149,7 +149,7 @@ class Run:
         self.asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present))):
             return None
-        request = self._request(phase)
+        request = phase.request(self.state, Context(self.options, self.counted))
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         if request.channel != phase.channel:
             expected = f"{request.channel} for phase {phase.name}, as its request has it"
@@ -226,9 +226,6 @@ class Run:
             self.options.on_phase(self)
         return ExchangeResult(phase, batch, missing, names, found)
 
-    def _request(self, phase: Phase) -> Request[Any]:
-        return phase.request(self.state, Context(self.options, self.counted))
-
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; another one for every exchange of the evaluate channel."""
         if phase.is_counting:
@@ -292,9 +289,10 @@ class Run:
     def totals(self) -> CountsOfSpecs:
         """The sums of the parties counted so far, for each spec."""
         self.require_specs()
-        done, counting = self.state.results, self.counting
-        totals: CountsOfSpecs = done["counts"] if "counts" in done or not counting else self._request(counting).start
-        return totals
+        counting, totals = self.counting, self.state.results.get("counts")
+        if totals is None and counting is not None:
+            totals = counting.request(self.state, Context(self.options, self.counted)).start
+        return cast(CountsOfSpecs, totals)
 
     @property
     def counts(self) -> ClassCounts:
