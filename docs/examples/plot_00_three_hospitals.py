@@ -52,7 +52,7 @@ admissions(350, 3)[["outcome", "ward", "crp", "age", "admitted"]].to_csv(chur, i
 tried = Path(folder.name, "tried")
 given = ["--label", "outcome", "--out", str(tried)]
 given += ["--set", "group-column=ward", "--set", "chur:ignore=ward"]
-command = [sys.executable, "-m", "flwr_flynn", "try", basel, bern, chur, *given]
+command = [str(Path(sys.executable).with_name("flwr-flynn")), "try", basel, bern, chur, *given]
 printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 print(
     *[line for line in printed.splitlines() if "columns" in line or "left out" in line],

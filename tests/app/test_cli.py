@@ -311,7 +311,8 @@ def test_the_command_as_a_process(folder):
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "FLWR_TELEMETRY_ENABLED": "0"}
 
     def command(line: str) -> subprocess.CompletedProcess[str]:
-        arguments = ["bash", "-c", f"{sys.executable} -m flwr_flynn {line}"]
+        start = f"{sys.executable} -c 'import sys; from flwr_flynn.app.cli import main; sys.exit(main())'"
+        arguments = ["bash", "-c", f"{start} {line}"]
         return subprocess.run(arguments, env=environment, capture_output=True, encoding="utf-8", check=False)
 
     done = command("schema own.csv > draft.toml")
