@@ -245,9 +245,9 @@ class Numerals:
     def described(self) -> str:
         """The column in a line, for the log of the machine that has it."""
         n = self.n_numbers + self.units.total() * bool(self.unit)
-        recurring = [text for text, rows in self.words.most_common(3) if rows > 1]
+        recurring = ", ".join(repr(text[:20]) for text, rows in self.words.most_common(3) if rows > 1)
         unit = f" ({self.unit} taken off)" if self.unit else ""
-        others = f", {self.n_others} others ({', '.join(repr(text[:20]) for text in recurring)})"
+        others = f", {self.n_others} others{f' ({recurring})' if recurring else ''}"
         return f"{n} numbers{unit}{others if self.n_others else ''}"
 
 
