@@ -163,10 +163,10 @@ min-width:60%}
 th,td{padding:.4rem .9rem .4rem 0;text-align:left;vertical-align:top;font-weight:400}
 th[scope=row]{overflow-wrap:anywhere;min-width:7rem;max-width:22rem}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
-.n{text-align:right;white-space:nowrap}
+.n{text-align:right;white-space:nowrap}@media screen and (max-width:30rem){.facts .n{white-space:normal}}
 .note,footer,caption,thead th,figcaption{overflow-wrap:anywhere;color:var(--soft);font-size:.9rem;text-align:left}
 .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);padding:.4rem .6rem}
-.shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:15rem}figure{margin:0}
+.shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:9.5rem}figure{margin:0}
 svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;font-size:13px}
 svg .bar{fill:var(--accent)}svg .rest{fill:currentColor;opacity:.1}svg .soft{fill:var(--soft)}
 svg .grid,svg .frame{stroke:var(--line);fill:none}
