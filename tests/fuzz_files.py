@@ -316,8 +316,9 @@ class Files:
                     return
                 raise
             assert loaded.X.shape[0] == len(loaded.y)
-            if isinstance(loaded.X, Table):
-                assert len({len(column) for column in loaded.X.columns}) == 1
+            # Samples refuse labels with a NUL, which NumPy's arrays do not keep at the end of a text.
+            if (is_table := isinstance(loaded.X, Table)) or any("\0" in str(label) for label in loaded.classes):
+                assert not is_table or len({len(column) for column in loaded.X.columns}) == 1
                 return
             assert np.isfinite(loaded.X).all()
             assert not len(loaded.y) or 0 <= loaded.y.min() <= loaded.y.max() < len(loaded.classes)
