@@ -28,7 +28,7 @@ from sphinx.util.docutils import SphinxDirective
 from flwr_flynn import errors
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import Row, Settings, key_of
+from flwr_flynn.app.settings_parser import Row, Settings, group_of, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _TABLES: dict[str, type[Settings]] = {"run": RunConfig, "node": NodeConfig}
 def _groups(table: type[Settings]) -> dict[str, str]:
     """Words on each group of a table: the docstring of its class."""
     names = {row.group for row in table.rows()}
-    owners = {owner.__name__.removesuffix("Settings").lower(): owner for owner in table.__mro__}
+    owners = {group_of(owner): owner for owner in table.__mro__}
     return {name: " ".join((inspect.getdoc(owners[name]) or "").split()) for name in names}
 
 

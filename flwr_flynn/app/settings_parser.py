@@ -103,9 +103,7 @@ class Settings:
     @classmethod
     def rows(cls) -> list[Row]:
         """All settings, those of a group together."""
-        owners = [each for each in reversed(cls.__mro__) if issubclass(each, Settings)]
-        kinds = {each: each.__name__.removesuffix("Settings").lower() for each in owners}
-        groups = {name: kinds[owner] for owner in owners for name in get_annotations(owner)}
+        groups = {name: group_of(owner) for owner in reversed(cls.__mro__) for name in get_annotations(owner)}
         return [Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"]) for f in fields(cls)]
 
     def is_given(self, name: str) -> bool:
@@ -120,6 +118,11 @@ class Settings:
         """The error about a setting, by default with its value."""
         shown = (in_json(getattr(self, name)) if getattr(self, name) != "" else "none") if got is None else got
         return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
+
+
+def group_of(owner: type) -> str:
+    """The name of a group: that of its class."""
+    return owner.__name__.removesuffix("Settings").lower()
 
 
 def key_of(name: str) -> str:

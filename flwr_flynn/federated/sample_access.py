@@ -1,7 +1,7 @@
 """Access of a request to a party's samples, which checks each time what the request was admitted for.
 
-Samples are reached through `SampleAccess.labelled`, `inputs`, `summary`, `release` and `tried` alone,
-and by `keep` for the party's own copy of the model. No text of an error holds a value of the data.
+Samples are reached through `SampleAccess.labelled`, `inputs`, `summary`, `release` and `tried` alone, and by
+`keep` for the party's own copy of the model. No text of an error holds a value of the data.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def counted(where: Context, run: RunSpec = RUN, made: Callable[[Context], Client
 def fit(
     where: Context, made: Callable[[Context], Client] = client_fn, run: RunSpec = RUN
 ) -> tuple[int, int, dict[str, Any]]:
-    """What is told of the reply: its number of arrays, of samples, and its metrics."""
+    """Facts of a reply: its number of arrays, its number of samples, and its metrics."""
     reply = counted(where, run, made)
     return len(reply.parameters.tensors), reply.num_examples, reply.metrics
 

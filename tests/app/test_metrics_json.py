@@ -35,7 +35,7 @@ SILENT = {"b": "no reply"}
 def run_of(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pooled: Any = lambda X: X, spec: HashSpec | None = None
 ) -> tuple[bool, bool | None]:
-    """Whether the counts and the model of a run of three parties are those of the pool; `pooled` maps their samples."""
+    """True where the counts, and the model, of three parties equal the pool's; `pooled` maps the pool's samples."""
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     config = RunConfig.parse({"hash-dim": 64, "min-examples": 1} | settings)

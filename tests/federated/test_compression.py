@@ -171,7 +171,7 @@ def test_no_bytes_are_more_than_counts(body: bytes, gap_width: int, width: int, 
 
 
 def read_or_refused(raw: Any, read: Any = unpack, least: int = 0, most: int = 1000) -> None:
-    """What is read is whole and within its bounds."""
+    """Numbers that are read are whole and within their bounds."""
     with traced() as memory, suppress(PayloadError):
         found = read(raw, (3, 200), most)
         assert (found.shape, found.dtype) == ((3, 200), np.int64)

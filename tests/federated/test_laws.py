@@ -252,14 +252,14 @@ def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
 
 @cache
 def without_one(name: str) -> Any:
-    """What a server makes of a phase in which a party is lost."""
+    """The result of a phase in which a party is lost."""
     steps = CASES[name].steps()
     steps.step(DUE, failures={"3": "failed"})
     return made_of(steps.run)
 
 
 def made_of(run: Run) -> Any:
-    """What a server asks next, and the results so far, but for reasons of parties that are missing."""
+    """The next request, and the results so far, without the reasons of missing parties."""
     ask = None if run.due is None else run.ask(run.due.channel, "0123")
     results = [run.state.results.get(name) for name in ("selection", "evaluation")]
     return ask and (ask.cids, ask.config, ask.tensors), results, len(run.state.absent(*run.state.results))
@@ -285,7 +285,7 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.run])
 def test_the_same_integers_written_again_pass(name: str) -> None:
-    """What the hostile replies change is not lost for another reason."""
+    """A reply encoded anew is taken: hostile replies are refused for their content."""
     steps = CASES[name].steps()
     taken = steps.step(DUE, spoil=lambda reply: integers(list)(steps.run.asked.request, reply))  # type: ignore[union-attr]
     assert taken is not None

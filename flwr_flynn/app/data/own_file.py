@@ -232,7 +232,7 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
     which are gone with the share or with the process.
     """
-    file, most = opened_own(node, (), schema), min(LARGE, int(node.memory_limit * 2**28))
+    file, most = opened_own(node, (), schema), min(LARGE, int(node.memory_limit * 2**30 / 4))
     file.check()
     in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
     labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]

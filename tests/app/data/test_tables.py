@@ -105,7 +105,7 @@ def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
 
 
 def as_read(path: Path) -> Iterator[str]:
-    """What an open party reads of a file, and what a private one: columns and labels, or why it is refused."""
+    """Columns and labels of a file, or the refusal, as an open party reads it and as a private one does."""
     try:
         file = opened(path)
         file.check()
@@ -172,7 +172,7 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
     path, dialect = tmp_path_factory.mktemp("both") / "mine.csv", Dialect(";", decimal, "utf-8", ("-999",))
 
     def read(rows: list[tuple[str, str]], most_rows: int) -> tuple[list[Any], list[Any]]:
-        """What is reported of the columns, and their values."""
+        """The report on the columns, and their values."""
         cells = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in rows]
         written(path, "a;b;label\n" + "".join(f"{a};{b};x\n" for a, b in cells))
         with pytest.MonkeyPatch.context() as patch:
