@@ -1,6 +1,5 @@
 """Directives that write reference pages from the code, so that the two cannot differ.
 
-``flynn-settings``   tables of run settings or node settings, one for each group
 ``flynn-errors``     the error classes, each with its base classes, docstring and attributes
 ``flynn-constants``  constants of the wire protocol with their values
 
@@ -11,11 +10,8 @@ docstrings makes a link where the name has a page, and code otherwise.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from functools import cache
 from importlib import import_module
-from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -26,112 +22,11 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from flwr_flynn import errors
-from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.settings_parser import Row, Settings, group_of, key_of
 
 _log = logging.getLogger(__name__)
 
 _PUBLIC = ("", ".message", ".privacy", ".privacy.ledger", ".secagg", ".federation")
 _WITHOUT_PAGE = {"message", "MECHANISMS", "NEIGHBOURS", "main"}  # explained on the page that lists the others
-
-_TABLES: dict[str, type[Settings]] = {"run": RunConfig, "node": NodeConfig}
-
-
-@cache
-def _groups(table: type[Settings]) -> dict[str, str]:
-    """Words on each group of a table: the docstring of its class."""
-    names = {row.group for row in table.rows()}
-    owners = {group_of(owner): owner for owner in table.__mro__}
-    return {name: " ".join((inspect.getdoc(owners[name]) or "").split()) for name in names}
-
-
-def _code(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"`{text}`" if text else ""
-
-
-def allowed(row: Row) -> str:
-    """Values that a setting may have, as a sentence in Markdown; none for texts."""
-    facts, default = row.facts, row.default
-    if facts.choices:
-        named = ", ".join(_code(choice) for choice in facts.choices if choice != "")
-        return f"Empty or {named}." if "" in facts.choices else f"One of {named}."
-    if isinstance(default, bool):
-        return "`true` or `false`."
-    if isinstance(default, str):
-        return ""
-    kind = "An integer" if isinstance(default, int) else "A number"
-    bounds = [
-        f"{word} {_number(bound)}"
-        for word, bound in (("from", facts.low), ("above", facts.above), ("to", facts.high), ("below", facts.below))
-        if bound is not None
-    ]
-    return f"{' '.join([kind, *bounds])}."
-
-
-def _number(bound: float) -> str:
-    """An integer bound, large ones as a power.
-
-    >>> _number(100), _number(10**8), _number(2**63 - 1), _number(0.5)
-    ('100', '10<sup>8</sup>', '2<sup>63</sup> - 1', '0.5')
-    """
-    if bound == int(bound) and bound > 10**5:
-        for offset, ending in ((0, ""), (1, " - 1")):
-            for base in (10, 2):
-                power = round(len(bin(int(bound) + offset)) - 3) if base == 2 else len(str(int(bound))) - 1
-                if base**power == int(bound) + offset:
-                    return f"{base}<sup>{power}</sup>{ending}"
-    return f"{bound:g}"
-
-
-def notes(row: Row, prefix: str, shared: bool) -> Iterator[str]:
-    """Conditions on a setting, each a sentence in Markdown; without those that its whole group has."""
-    facts = row.facts
-    if facts.required:
-        yield "Required."
-    if facts.needs:
-        needed = " and ".join(f"[`{key_of(name)}`](#{prefix}-{key_of(name)})" for name in facts.needs)
-        yield f"Only with {needed}."
-    if facts.simulation_only and not shared:
-        yield "Simulations only."
-    if facts.deployment_only:
-        yield "Deployments only."
-    if facts.fixed_by_federation:
-        actions = ", ".join(f"`{action}`" for action in facts.fixed_by_federation)
-        yield f"With action {actions}: from the federation's file."
-
-
-def settings_table(rows: list[Row], prefix: str) -> str:
-    """Settings as a table in Markdown, each key with an anchor: the meaning, then the values and the default."""
-    shared = all(row.facts.simulation_only for row in rows)
-    lines = ["| key | meaning |", "|---|---|"]
-    for row in rows:
-        meaning = row.facts.meaning[0].upper() + row.facts.meaning[1:]
-        default = _code(row.default)
-        facts = [f"{meaning.rstrip('.')}.", allowed(row), f"Default: {default}." if default else ""]
-        text = " ".join(filter(None, [*facts, *notes(row, prefix, shared)]))
-        lines.append(f"| [`{row.key}`]{{#{prefix}-{row.key}}} | {text} |")
-    return "\n".join(lines) + "\n"
-
-
-class SettingsTables(SphinxDirective):
-    """All settings of one table (``run`` or ``node``), a section for each group."""
-
-    required_arguments = 1
-    option_spec: ClassVar[dict[str, Any]] = {}
-
-    def run(self) -> list[nodes.Node]:
-        """Make the sections."""
-        name = self.arguments[0]
-        table = _TABLES[name]
-        about = _groups(table)
-        parts = []
-        for group, rows in groupby(table.rows(), lambda row: row.group):
-            several = len(about) > 1
-            heading = f"## {group.capitalize()}\n\n{about[group]}\n\n" if several else ""
-            parts.append(heading + settings_table(list(rows), f"{name}-setting"))
-        return self.parse_text_to_nodes("\n\n".join(parts), allow_section_headings=True)
 
 
 def error_classes() -> list[type[errors.FlyNNError]]:
@@ -205,7 +100,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role("maybe", Maybe())
     app.connect("warn-missing-reference", _accept)
     app.connect("env-check-consistency", _check_complete)
-    app.add_directive("flynn-settings", SettingsTables)
     app.add_directive("flynn-errors", ErrorsTable)
     app.add_directive("flynn-constants", Constants)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import types
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,17 @@ def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> No
         for number, block in enumerate(blocks(page, "bash"), start=1):
             assert f"page_block {page} {number}" in script
             assert not any(line in script for line in block.splitlines())  # one copy, in the page
+
+
+def test_the_tables_of_settings_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    written = import_module("settings_tables")
+    for path, settings in written.PAGES.items():
+        assert path.read_text(encoding="utf-8") == written.page_with(path.read_text(encoding="utf-8"), settings)
+
+
+def test_guides_and_reference_stay_short() -> None:
+    pages = [page for page in PAGES if re.match("docs/(how_to|reference|tutorial|explanation)/", page)]
+    prose = [re.sub(r"<!-- settings.*?<!-- end", "", text_of(page), flags=re.DOTALL) for page in pages]
+    assert sum(len(text.split()) for text in prose) <= 12_000
+    assert 500 <= len(text_of("README.md").split()) <= 850
