@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import zipfile
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from sklearn.datasets import make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
@@ -23,14 +23,9 @@ from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
 from tests.model.forgery import put, rewrite, set_to, wrong_arrays
+from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
 
-SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
-X, CODES = make_classification(
-    120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
-)
-X = X.round(2)
-Y = np.array(["ant", "bee", "cicada"])[CODES]
 CODED = HashSpec(5, 40, 3, 4, seed=9, signed=True, coding="steps", n_codes=4, edges=((-1.0, 0.5),) * 5)
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
 PAIRS = LearnedGram.of(OWN, X, CODES, 3).scoring
@@ -54,126 +49,119 @@ def path(tmp_path):
     return path
 
 
-@pytest.fixture
-def noisy_path(tmp_path):
-    path = tmp_path / "noisy.npz"
-    model = FlyNNClassifier(SPEC).fit(X, Y)
+def noisy():
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 2.0)
-    release = SimulatedRelease(mechanism, seed=1).release(model.counts_)
-    FlyNNClassifier.from_counts(SPEC, release, model.classes_, guarantee=mechanism.guarantee()).save(path)
-    return path
+    release = SimulatedRelease(mechanism, seed=1).release(FlyNNClassifier(SPEC).fit(X, Y).counts_)
+    return FlyNNClassifier.from_counts(SPEC, release, LABELS, guarantee=mechanism.guarantee()).model_
 
 
-@pytest.fixture
-def coded_path(tmp_path):
-    FlyNNClassifier(CODED).fit(X, Y).save(tmp_path / "coded.npz")
-    return tmp_path / "coded.npz"
+def noisy_up_to(largest):
+    """Noisy counts of a type that just holds them."""
+    model = noisy()
+    array = np.clip(model.member.counts.array, -100, 100)
+    array[0, 0] = largest
+    return replace(model, members=(replace(model.member, counts=replace(model.member.counts, array=array)),))
 
 
-@pytest.fixture
-def paired(tmp_path):
-    path = tmp_path / "paired.npz"
-    model_file.write(path, replace(two_members(), gram=PAIRS))
-    return path
+def paired_up_to(extreme):
+    """A Gram matrix with a weight, and biases, of the largest size that their types hold."""
+    weights, bias = np.zeros((32, 3), np.int32), np.array([2**44, -(2**44), 0])
+    weights[3, 1] = extreme
+    return replace(two_members(), gram=replace(PAIRS, weights=weights, bias=bias))
+
+
+def coded():
+    return FlyNNClassifier(CODED).fit(X, Y).model_
+
+
+def paired():
+    return replace(two_members(), gram=PAIRS)
+
+
+def saved(made):
+    """A fixture: the file of a model."""
+
+    def path(tmp_path):
+        model_file.write(tmp_path / "model.npz", made())
+        return tmp_path / "model.npz"
+
+    return pytest.fixture(path, name=f"{made.__name__}_path")
+
+
+noisy_path, coded_path, paired_path = map(saved, (noisy, coded, paired))
 
 
 # ---- files come back
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("max_members", [1, 3])
-def test_models_come_back_from_files(rule, max_members, tmp_path):
-    model = FlyNNClassifier(rule=rule, seed=5, max_members=max_members).fit(X, Y)
-    model.save(tmp_path / "first")
-    loaded = FlyNNClassifier.load(tmp_path / "first")
-    assert len(loaded.model_.members) == max_members
-    assert loaded.model_.members == model.model_.members  # specs, counts, scorings and weights
-    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
-    loaded.save(tmp_path / "second")
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+WIDTHS = {0: 1, 127: 1, 128: 2, -128: 2, -129: 2, 2**15: 4, -(2**15): 4, 2**24: 4, -(2**24): 4}
+MODELS = {
+    **{
+        f"{rule}, {n}": lambda rule=rule, n=n: FlyNNClassifier(rule=rule, seed=5, max_members=n).fit(X, Y).model_
+        for rule in RULES
+        for n in (1, 3)
+    },
+    "noisy": noisy,
+    **{f"counts up to {n}": partial(noisy_up_to, n) for n in (127, 128, 32767, 32768)},
+    "coded, without a prior": lambda: replace(coded(), prior=None),
+    "coded and paired": lambda: replace(coded(), gram=PAIRS, prior=None),
+    "paired, with another prior": lambda: replace(paired(), prior=np.log([0.5, 0.25, 0.25])),
+    **{f"weights up to {n}": partial(paired_up_to, n) for n in WIDTHS},
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_models_come_back_from_files(make, tmp_path):
+    model, first, second = make(), tmp_path / "first", tmp_path / "second"
+    model_file.write(first, model)
+    loaded = FlyNNClassifier.load(first)
+    assert loaded.model_.members == model.members  # specs, counts with their noise, scorings and weights
+    assert (loaded.model_.sha256(), loaded.guarantee_) == (model.sha256(), model.guarantee)
+    assert_array_equal(loaded.model_.scores(X), model.scores(X))
+    if len(model.members) == 1:
+        assert (loaded.counts_, loaded.spec_) == (model.member.counts, model.member.spec)
+    loaded.save(second)
+    assert first.read_bytes() == second.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
-    assert max_members > 1 or (loaded.counts_, loaded.spec_) == (model.counts_, model.spec_)
-    twice = [(each.counts + each.counts, each.weight) for each in model.model_.members]
-    assert [(each.counts, each.weight) for each in loaded.merge(model).model_.members] == twice
-
-
-@pytest.mark.parametrize(("scored", "n_members"), [("members", 1), ("members", 2), ("gram", 1), ("gram", 2)])
-@pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
-def test_models_come_back_with_all_their_parts(tmp_path, scored, n_members, prior):
-    both = two_members()
-    members = both.members if n_members == 2 else (replace(both.members[0], weight=1.0),)
-    parts = {"gram": PAIRS} if scored == "gram" else {}
-    model = replace(both, members=members, prior=prior, **parts)
-    model_file.write(tmp_path / "m", model)
-    found = FlyNNClassifier.load(tmp_path / "m").model_
-    assert found.sha256() == model.sha256()
-    assert_array_equal(found.scores(X), model.scores(X))
-    model_file.write(tmp_path / "again", found)
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
-    with np.load(tmp_path / "m", allow_pickle=False) as file:
-        names = ["header", "digest", *["prior"] * (prior is not None)]
-        names += ["gram", "bias"] * (scored == "gram")
-        names += [f"counts_{i}" for i in range(n_members)]
-        assert sorted(file) == sorted(names)
+    parts = [*["prior"] * (model.prior is not None), *["gram", "bias"] * (model.gram is not None)]
+    with np.load(first, allow_pickle=False) as file:
+        assert {*file} == {"header", "digest", *parts, *(f"counts_{i}" for i in range(len(model.members)))}
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
-    if scored == "gram":
-        assert found.gram.sha256() == PAIRS.sha256()
-        assert header["gram"].keys() == {"specs", "fingerprints"}
+    assert model.gram is None or header["gram"].keys() == {"specs", "fingerprints"}
 
 
-def test_noisy_and_coded_models_come_back(noisy_path, coded_path, tmp_path):
-    model = FlyNNClassifier.load(noisy_path)
+@pytest.mark.parametrize(("extreme", "width"), WIDTHS.items())
+def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(extreme, width, tmp_path):
+    model_file.write(tmp_path / "m", paired_up_to(extreme))
+    with np.load(tmp_path / "m") as file:
+        assert (file["gram"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
+
+
+def test_a_guarantee_is_that_of_the_noisy_counts_alone(noisy_path):
+    model, same = FlyNNClassifier.load(noisy_path), FlyNNClassifier.load(noisy_path)
     assert (model.counts_.array < 0).any()
     assert model.counts_.noise_variance == LaplaceCounts.for_spec(SPEC, 3, 2.0).noise_sd ** 2
     assert model.guarantee_.startswith("Differential privacy with epsilon 2")
-    model.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == noisy_path.read_bytes()
-    same = FlyNNClassifier.load(noisy_path)
-    assert same.counts_ == model.counts_
     assert model.merge(same).guarantee_ == same.guarantee_
     assert model.forget(X[:1], Y[:1]).guarantee_ is None
-    assert FlyNNClassifier.load(coded_path).spec_ == CODED
-
-
-@pytest.mark.parametrize("largest", [127, 128, 32767, 32768])
-def test_noisy_counts_at_the_end_of_a_type_come_back(noisy_path, tmp_path, largest):
-    model = FlyNNClassifier.load(noisy_path)
-    array = np.clip(model.counts_.array, -100, 100)
-    array[0, 0] = largest
-    counts = replace(model.counts_, array=array)
-    FlyNNClassifier.from_counts(SPEC, counts, model.classes_).save(tmp_path / "edge")
-    assert FlyNNClassifier.load(tmp_path / "edge").counts_ == counts
 
 
 def test_records_of_the_writer_come_back(tmp_path):
-    both = two_members()
-    model_file.write(tmp_path / "both.npz", both, extra={"parties": ["Ulm"]})
+    model_file.write(tmp_path / "both.npz", two_members(), extra={"parties": ["Ulm"]})
     with model_file.reading(tmp_path / "both.npz", 2**24) as (model, extra):
-        assert (model.sha256(), model.guarantee, extra) == (both.sha256(), "nothing", {"parties": ["Ulm"]})
+        assert (model.sha256(), extra) == (two_members().sha256(), {"parties": ["Ulm"]})
     loaded = FlyNNClassifier.load(tmp_path / "both.npz")
-    assert (loaded.model_.members, loaded.spec, hasattr(loaded, "spec_")) == (both.members, None, False)
+    assert (loaded.spec, hasattr(loaded, "spec_")) == (None, False)
 
 
 @pytest.mark.parametrize("weighted", [0.25, 1.0])
 @pytest.mark.parametrize("word", [{}, {"aligned": False}], ids=["as written", "as in 0.8"])
-def test_rewritten_files_are_read(paired, weighted, word):
+def test_rewritten_files_are_read(paired_path, weighted, word):
     """Forging works: so each forged file below is refused for what is forged."""
-    rewrite(paired, lambda fields, _: fields.update(word) or fields["members"][0].update(weight=weighted))
-    model = FlyNNClassifier.load(paired).model_
+    rewrite(paired_path, lambda fields, _: fields.update(word) or fields["members"][0].update(weight=weighted))
+    model = FlyNNClassifier.load(paired_path).model_
     assert (model.gram.sha256(), model.members[0].weight) == (PAIRS.sha256(), weighted)
-
-
-@pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
-def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(extreme, tmp_path):
-    weights, bias = np.zeros((32, 3), np.int32), np.array([2**44, -(2**44), 0])
-    weights[3, 1] = extreme
-    model = replace(two_members(), gram=replace(PAIRS, weights=weights, bias=bias))
-    model_file.write(tmp_path / "m", model)
-    assert FlyNNClassifier.load(tmp_path / "m").model_.sha256() == model.sha256()
-    with np.load(tmp_path / "m") as file:
-        width = 1 if -128 < extreme < 128 else 2 if -(2**15) < extreme < 2**15 else 4
-        assert (file["gram"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
 
 
 # ---- damaged files
@@ -229,8 +217,8 @@ def one_more(array):
         ("path", set_to("members", 0, "rule", value="novelty")),
         ("path", put("prior", lambda prior: prior - 1)),
         ("path", lambda _, arrays: arrays.pop("prior")),
-        ("paired", put("gram", one_more)),
-        ("paired", put("bias", one_more)),
+        ("paired_path", put("gram", one_more)),
+        ("paired_path", put("bias", one_more)),
     ],
     ids=["counts", "header", "prior", "lost prior", "gram", "bias"],
 )
@@ -424,7 +412,7 @@ FORGED = [
     *(("path", *row) for row in PLAIN),
     *(("noisy_path", *row) for row in NOISY),
     *(("coded_path", *row) for row in CODED_ROWS),
-    *(pytest.param("paired", *row, id=name) for name, row in NOT_GRAM.items()),
+    *(pytest.param("paired_path", *row, id=name) for name, row in NOT_GRAM.items()),
 ]
 
 
