@@ -218,23 +218,6 @@ def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
     assert (run.model.predict(X) == y).all()
 
 
-@pytest.mark.parametrize(
-    ("known", "seen", "same"),
-    [
-        (["True", "False", "unknown"], [True, False], ["True", "False"]),
-        (["01", "02", "A3"], [1, 2], ["01", "02"]),
-        (["1", "2"], [1.0, 2.0], ["1", "2"]),
-        (["heart", "lung"], ["Heart", " LUNG "], ["heart", "lung"]),
-        (["1", "0"], ["true", "False"], ["1", "0"]),
-    ],
-)
-def test_a_level_is_known_in_every_form_that_it_may_have(known, seen, same):
-    schema = Schema([Column("c", "category", known, gaps=False)])
-    found, wanted = (schema.encode(pd.DataFrame({"c": values})) for values in (seen, same))
-    np.testing.assert_array_equal(found, wanted)
-    assert found.any(axis=1).all()
-
-
 def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
     frames = [pd.DataFrame({"d": levels * 20}) for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])]
     for one, two, three in itertools.permutations(TableSummary.of(frame, 5) for frame in frames):
@@ -247,13 +230,6 @@ def test_two_levels_of_one_form_stay_two():
     schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
     assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
     assert not schema.encode(pd.DataFrame({"c": ["001"]})).any()
-
-
-def test_a_batch_without_a_known_level_warns():
-    X = pd.DataFrame({"ward": ["a", "b"] * 20, "crp": np.arange(40) / 7})
-    model = FlyNNClassifier(effort="quick").fit(X, X["ward"])
-    with pytest.warns(UserWarning, match="'ward': no value"):
-        model.predict(X.assign(ward="x"))
 
 
 # -------- nothing personal
