@@ -12,11 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, counted_prior, log_frequencies, own_prior
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace
-from tests.raising import raises
 
 SPECS = (HashSpec(3, 60, 2, 8, seed=1, signed=True), HashSpec(3, 40, 1, 5, seed=2), HashSpec(3, 50, 2, 4, seed=3))
 WEIGHTS = (0.5, 0.375, 0.125)
@@ -141,7 +140,6 @@ def test_a_weight_of_0_excludes_a_class():
     assert set(never.predict(X)) == {"well"}
 
 
-FREQUENCIES = [[1, 1, 1], *([1, 1, 1, bad] for bad in (0, -1, np.nan, np.inf))]
 NONE_OF_THEM = [
     *[({"sick": -1}, ConfigError), ({"sick": 0, "well": 0}, ConfigError), ({"sick": np.nan}, ConfigError)],
     *[({"well": np.inf}, ConfigError), ({"ill": 2}, ValueError), ({"ill": 2, "sick": 1}, ValueError)],
@@ -185,19 +183,6 @@ def test_priors_come_from_labels_or_frequencies_or_are_taken_away():
         assert_allclose(given_.model_.prior, from_labels)
     assert model.with_prior(["ash"]).with_prior().model_.prior is None
     assert_array_equal(model.with_prior([]).model_.prior, own_prior(model.model_, np.zeros(0, int)))
-
-
-@pytest.mark.parametrize(
-    ("given_", "field"),
-    [
-        ({"y": ["elm"]}, "y"),
-        ({"y": ["ash"], "frequencies": [1, 1, 1, 1]}, "y, frequencies"),
-        *(({"frequencies": bad}, "frequencies") for bad in FREQUENCIES),
-    ],
-)
-def test_other_priors_are_refused(given_, field):
-    with raises(DataError, field=field):
-        classifier().with_prior(**given_)
 
 
 @pytest.mark.parametrize("n_members", [1, 3])
