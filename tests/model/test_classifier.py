@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
@@ -27,16 +26,9 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES
 from tests import oracle
+from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
 from tests.strategies import cases
-
-SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
-X, CODES = make_classification(
-    120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
-)
-X = X.round(2)
-LABELS = np.array(["ant", "bee", "cicada"])
-Y = LABELS[CODES]
 
 
 @parametrize_with_checks([FlyNNClassifier()])
@@ -317,19 +309,6 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     heavy = weights >= 1 / 16
     assert [member.spec for member in members] == [specs[i] for i in order[heavy]]
     assert_allclose([member.weight for member in members], weights[heavy] / weights[heavy].sum())
-
-
-def test_many_columns_are_left_as_they_are():
-    rng = np.random.default_rng(0)
-    wide = sp.csr_array(sp.random(30, 2**14 + 1, density=0.001, random_state=rng))
-    spec = FlyNNClassifier(hash_dim=64).fit(wide, np.arange(30) % 2).spec_
-    assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
-
-
-@pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])
-def test_units_do_not_matter(factor):
-    expected, model = FlyNNClassifier().fit(X, Y), FlyNNClassifier().fit(X * factor, Y)
-    assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
