@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_flynn import FlyHash, HashSpec
@@ -196,26 +196,25 @@ def test_golden_rows(spec, rows, signs, fingerprint):
     assert hasher.fingerprint == fingerprint
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
 @pytest.mark.parametrize(("d", "s"), [(1, 1), (5, 3), (5, 5), (64, 19), (130, 65), (1000, 200)])
-def test_rows_and_signs_follow_the_written_generator(seed, d, s, weighted):
-    weights = [1 + 37 * j % 255 for j in range(d)] if weighted else None
-    s = min(s, (d + 1) // 2) if weighted else s
-    hasher = FlyHash(HashSpec(d, 6, s, 1, seed=seed, signed=True, row_weights=weights))
+def test_rows_and_signs_follow_the_written_generator(seed, d, s):
+    hasher = FlyHash(HashSpec(d, 6, s, 1, seed=seed, signed=True))
     for row in range(6):
-        drawn = oracle.draw_weighted_row(seed, row, weights, 1, s) if weighted else oracle.draw_row(seed, row, d, s)
-        assert hasher.rows[row].tolist() == drawn
+        assert hasher.rows[row].tolist() == oracle.draw_row(seed, row, d, s)
         assert hasher.signs[row].tolist() == oracle.draw_signs(seed, row, s)
 
 
 @given(coded_specs(3, max_dim=12))
+@example(HashSpec(1, 6, 1, 1, seed=7, signed=True))
+@example(HashSpec(1000, 6, 200, 1, seed=2**64 - 1, signed=True))
 def test_weighted_rows_follow_the_written_generator(spec):
-    weights = spec.row_weights or (7, 1, 255)
+    weights = spec.row_weights or [1 + 37 * j % 255 for j in range(spec.n_features)]
     row_nnz = min(spec.row_nnz, (spec.n_inputs + 1) // 2)
     hasher = FlyHash(replace(spec, row_weights=weights, row_nnz=row_nnz))
     for row in range(spec.hash_dim):
-        assert hasher.rows[row].tolist() == oracle.draw_weighted_row(spec.seed, row, weights, spec.n_codes, row_nnz)
+        drawn = oracle.draw_weighted_row(spec.seed, row, weights, spec.n_codes or 1, row_nnz)
+        assert hasher.rows[row].tolist() == drawn
         assert not spec.signed or hasher.signs[row].tolist() == oracle.draw_signs(spec.seed, row, row_nnz)
 
 
@@ -248,7 +247,7 @@ def counted(X):
 
 BAD_ROWS = [[0, 1], [[0.5]], np.empty((0, 2), int), [[1, 0]], [[1, 1]], [[0, 10]], [[-1, 0]]]
 REFUSED = [
-    *[(lambda X=X, act=act: act(X), DataError, "X") for act in (HASHER.active, counted) for X in POINTS],
+    *[(lambda X=X, act=act: act(X), DataError, "X") for act in (HASHER.active, HASHER.graded, counted) for X in POINTS],
     *[(lambda rows=rows: FlyHash.from_rows(rows, 10, 1), SpecError, None) for rows in BAD_ROWS],
     *[(lambda n=n: HASHER.count(ZEROS, [0, 0], n), DataError, "n_classes") for n in (0, -1, 2.0, True)],
     *[(lambda y=y: HASHER.count(ZEROS, y, 3), DataError, "y") for y in ([0], [0, 3], [0, -1], [0.0, 1.0], [[0, 1]])],
