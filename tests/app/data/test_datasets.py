@@ -155,15 +155,11 @@ def test_digits_are_bytes():
     assert len(DIGITS.feature_names or ()) == 64
 
 
-@pytest.mark.parametrize(
-    ("y", "classes"),
-    [
-        ([2, 0, 2], [0, 2]),
-        ([1.0, 0.0, 1.0], [0, 1]),
-        ([0.5, 1, 1], ["0.5", "1.0"]),
-        ([True, False, True], ["False", "True"]),
-    ],
-)
+CLASSES: list[tuple[list[Any], list[Any]]] = [([2, 0, 2], [0, 2]), ([1.0, 0.0, 1.0], [0, 1])]
+CLASSES += [([0.5, 1, 1], ["0.5", "1.0"]), ([True, False, True], ["False", "True"])]
+
+
+@pytest.mark.parametrize(("y", "classes"), CLASSES)
 def test_classes_are_integers_or_strings(y, classes, tmp_path):
     """Those of CSV files stand in csv_files.txt."""
     np.savez(tmp_path / "a.npz", X=np.eye(3), y=np.array(y))
@@ -307,9 +303,15 @@ def test_a_damaged_parquet_file_is_refused(read, tmp_path):
     whole = path.read_bytes()
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     no_footer = whole[:footer] + bytes(100) + whole[footer + 100 :]
-    for damaged in (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer):
+    two_rows = b"\x16\x04\x19\x1c"  # and a list of one row group
+    assert whole.count(two_rows) == 1
+    damages = dict.fromkeys(
+        (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer), "a readable .parquet file"
+    )
+    damages[whole.replace(two_rows, b"\x16\x06\x19\x1c")] = "as many rows as the file says"
+    for damaged, expected in damages.items():
         path.write_bytes(damaged)
-        with raises(DataError, field="mine.parquet", expected="a readable .parquet file"):
+        with raises(DataError, field="mine.parquet", expected=expected):
             read(own)
     no_text = whole.replace(b"\x01\0\0\0x", b"\x01\0\0\0\xff")  # a label: no record decides about the file
     assert no_text != whole
