@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,33 +29,11 @@ from tests.raising import raises
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
 
 
-def test_all_that_a_private_deployment_lacks_is_asked_for_at_once_with_examples() -> None:
-    with raises(ConfigError, field="run-config n-features, classes, min-available, n-examples, ranges") as caught:
-        training_plan(RunConfig.parse({"epsilon": 1}), None)
-    for example in ("n-examples=3000", 'ranges="0:120"', 'classes="no,yes"'):
-        assert example in caught.value.expected
-    for public in ({"ranges": "0:9"}, {"center": "0"}, {"scale": "1"}):
-        with raises(ConfigError, field="run-config n-examples", got="missing"):
-            training_plan(RunConfig.parse(DEPLOYED | public | {"epsilon": 1}), None)
-
-
-@pytest.mark.parametrize("key", DEPLOYED)
-def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
-    given: dict[str, Any] = {name: value for name, value in DEPLOYED.items() if name != key}
-    if key == "n-features":
-        assert training_plan(RunConfig.parse(given), None)[2:] == (None, True)  # the schema is learned
-        given["scaling"] = "none"
-    with raises(ConfigError, field=f"run-config {key}", got="missing"):
-        training_plan(RunConfig.parse(given), None)
-
-
 def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("flwr_datasets")
     one = training_plan(RunConfig(), 2)
     assert one == training_plan(RunConfig(partitioner="shard"), 10)
     assert one[1] == list(range(10))
-    with raises(ConfigError, field="run-config min-parties", got=3):
-        training_plan(RunConfig(min_parties=3), 2)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         training_plan(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
     assert [record.args for record in caplog.records] == [("n-features, classes",)]
@@ -66,27 +45,37 @@ def check(config: RunConfig, parties: int | None = None) -> None:
     check_memory(RunPlan(config, parties, hashes, strategy))
 
 
-def within(settings: dict[str, Any]) -> str:
-    """The words by which the memory of a run is refused, if it is."""
-    many = {"classes": ",".join(map(str, range(5000)))} if settings.get("classes") == "many" else {}
-    try:
-        check(RunConfig.parse(DEPLOYED | settings | many))
-    except ConfigError as error:
-        return f"{error.field}: expected {error.expected}, got {error.got}"
-    return "fits"
+def words(plan: Callable[[RunConfig], object], *facts: str) -> Callable[[dict[str, Any]], str]:
+    """The facts of the error by which a plan of such settings is refused, if it is."""
+
+    def take(settings: dict[str, Any]) -> str:
+        many = {"classes": ",".join(map(str, range(5000)))} if settings.get("classes") == "many" else {}
+        try:
+            plan(RunConfig.parse(settings | many))
+        except ConfigError as error:
+            return f"{error.field}: {', '.join(f'{name} {getattr(error, name)}' for name in facts)}"
+        return "fits"
+
+    return take
 
 
-def test_the_memory_limit_of_the_server_covers_all_phases_as_it_is_on_record() -> None:
-    """In the last rows 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor."""
-    assert_refused_as_on_record(Path(__file__).parent / "memory.txt", {"memory": within})
+def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record() -> None:
+    """All that a deployment's server cannot see is asked for at once; the memory limit covers all phases.
 
-
-@pytest.mark.parametrize("settings", [{"secure": True}, {}, {"parties": "0-2"}, {"min-parties": 3}])
-def test_a_simulation_of_too_large_parties_is_refused_before_the_run(settings: dict[str, Any]) -> None:
+    In the last rows 1e8 values are in as many bins of 96 bytes, as a deployed party may have any floor.
+    """
     pytest.importorskip("flwr_datasets")
-    with raises(ConfigError, field="run-config max-examples", got=20):
-        training_plan(RunConfig.parse({"max-examples": 20} | settings), 4)
-    training_plan(RunConfig.parse({"max-examples": 1000} | settings), 4)
+    takes = {
+        "deployed": words(lambda config: training_plan(config, None), "expected", "got"),
+        "simulated": words(lambda config: training_plan(config, 4), "got"),
+        "memory": words(check, "expected", "got"),
+    }
+    assert_refused_as_on_record(Path(__file__).parent / "plans.txt", takes)
+
+
+def test_a_deployment_without_features_learns_a_schema() -> None:
+    given = {name: DEPLOYED[name] for name in ("classes", "min-available")}
+    assert training_plan(RunConfig.parse(given), None)[2:] == (None, True)
 
 
 def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:

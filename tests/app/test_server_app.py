@@ -475,21 +475,6 @@ def test_a_private_run_reports_its_guarantee(more, run, capsys):
         assert text in printed
 
 
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"epsilon": 1.0}, "n-examples, ranges"),
-        ({"epsilon": 1.0, "n_examples": 40, "scale": "1"}, "epsilon"),
-        (NOISY | {"scale": "1", "noise": "seeded"}, "noise"),
-    ],
-    ids=["public figures", "strong noise", "seeded noise"],
-)
-def test_a_private_run_in_a_deployment_is_refused_without(settings, field, run):
-    run.make_private()
-    with raises(ConfigError, field=f"run-config {field}"):
-        run(**settings)
-
-
 def test_parties_that_keep_their_results_are_named_where_they_are_asked(run):
     run.make_private()
     report = run(**NOISY, scale="1", evaluate=True)
