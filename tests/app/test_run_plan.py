@@ -21,9 +21,9 @@ from flwr_flynn.app.run_noise import LEAST_STRENGTH, SharedNoise, beside_noise, 
 from flwr_flynn.app.run_plan import RunPlan, check_memory, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from flwr_flynn.privacy import GaussianCounts, Mechanism
 from tests.app.snapshots import assert_refused_as_on_record
-from tests.fakes import CLASSES, SPEC, FakeGrid
+from tests.fakes import SPEC, FakeGrid
 from tests.raising import raises
 
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
@@ -51,10 +51,10 @@ def words(plan: Callable[[RunConfig], object], *facts: str) -> Callable[[dict[st
     def take(settings: dict[str, Any]) -> str:
         many = {"classes": ",".join(map(str, range(5000)))} if settings.get("classes") == "many" else {}
         try:
-            plan(RunConfig.parse(settings | many))
+            planned = plan(RunConfig.parse(settings | many))
         except ConfigError as error:
             return f"{error.field}: {', '.join(f'{name} {getattr(error, name)}' for name in facts)}"
-        return "fits"
+        return repr(planned) if isinstance(planned, Mechanism) else "fits"
 
     return take
 
@@ -62,12 +62,15 @@ def words(plan: Callable[[RunConfig], object], *facts: str) -> Callable[[dict[st
 def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record() -> None:
     """All that a deployment's server cannot see is asked for at once; the memory limit covers all phases.
 
-    In the last rows 1e8 values are in as many bins of 96 bytes, as a deployed party may have any floor.
+    Beside them the mechanisms that follow from settings.
+
+    1e5 samples of 1000 columns are 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor.
     """
     pytest.importorskip("flwr_datasets")
     takes = {
         "deployed": words(lambda config: training_plan(config, None), "expected", "got"),
         "simulated": words(lambda config: training_plan(config, 4), "got"),
+        "mechanism": words(lambda config: run_mechanism(config, SPEC, 3, 2), "expected"),
         "memory": words(check, "expected", "got"),
     }
     assert_refused_as_on_record(Path(__file__).parent / "plans.txt", takes)
@@ -103,44 +106,19 @@ def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
 
 # ---- noise
 
-SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-
-
-def mechanism(n_parties: int = 2, **settings: Any) -> Mechanism | None:
-    config = RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()})
-    return run_mechanism(config, SPEC, 3, n_parties)
-
-
-def test_the_mechanism_follows_from_the_settings() -> None:
-    pytest.importorskip("dp_accounting")
-    laplace = LaplaceCounts(1.0, **SHAPE)
-    assert mechanism() is None
-    assert mechanism(epsilon=1, delta=1e-5) == GaussianCounts(1.0, 1e-5, **SHAPE)
-    assert mechanism(epsilon=1) == laplace
-    more = {"neighbours": "replace-one", "records_per_person": 3}
-    assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
-    assert mechanism(epsilon=1, n_released=5) == TopTLaplace(1.0, 5, **SHAPE)
-    with raises(ConfigError, field="run-config private-rounds"):  # of 0.8
-        mechanism(epsilon=1, delta=1e-5, private_rounds=7)
-    assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(laplace, 9)
-    with raises(ConfigError, field="run-config epsilon", expected="a number from 0.001 to 100"):
-        mechanism(epsilon=1e-9)
-    with raises(ConfigError, field="run-config delta", expected="a number from 1e-12 to 0.5"):
-        mechanism(epsilon=1, delta=1e-20)
-
 
 def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("dp_accounting")
-    settings = {"epsilon": 1, "delta": 1e-5, "honest_parties": 8}
-    assert RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()}).secure
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": 8})
+    assert config.secure
     with caplog.at_level("INFO", "flwr"):
-        found = mechanism(10, **settings)
-    assert found == GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=8)
+        found = run_mechanism(config, SPEC, 3, 10)
+    assert found == GaussianCounts(1.0, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=8)
     assert "at least 8 of 10 parties follow the protocol" in caplog.text
     assert "Up to 2 may drop out" in caplog.text
     for n_honest in (1, 11):
         with raises(ConfigError, field="run-config honest-parties", expected="from 2 to the 10 parties of the run"):
-            mechanism(10, **settings | {"honest_parties": n_honest})
+            run_mechanism(RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": n_honest}), SPEC, 3, 10)
 
 
 @given(n_parties=st.integers(3, 500), share=st.floats(0, 1))
