@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
-from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, counted_prior, log_frequencies, own_prior
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace
@@ -138,19 +137,6 @@ def test_files_keep_the_prior_and_whether_it_follows_the_counts(tmp_path):
 def test_a_weight_of_0_excludes_a_class():
     never = FlyNNClassifier(SPECS[0], class_weight={"sick": 0}).fit(X, POSITIVE)
     assert set(never.predict(X)) == {"well"}
-
-
-NONE_OF_THEM = [
-    *[({"sick": -1}, ConfigError), ({"sick": 0, "well": 0}, ConfigError), ({"sick": np.nan}, ConfigError)],
-    *[({"well": np.inf}, ConfigError), ({"ill": 2}, ValueError), ({"ill": 2, "sick": 1}, ValueError)],
-    ("equal", ValueError),  # scikit-learn's own words, as for the two before
-]
-
-
-@pytest.mark.parametrize(("weight", "error"), NONE_OF_THEM)
-def test_weights_that_are_none_are_refused(weight, error):
-    with pytest.raises(error, match="class_weight"):
-        FlyNNClassifier(SPECS[0], class_weight=weight).fit(X, POSITIVE)
 
 
 def classifier(n_members=1):

@@ -18,6 +18,7 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule, class_novelty, class_scores
 from flwr_flynn.model.selection import left_out_scores
 from tests.app.snapshots import assert_refused_as_on_record
+from tests.model.samples import LABELS, SPEC, X, Y
 
 HASHER = FlyHash(HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True))
 ACTIVE, HALF = HASHER.active(np.eye(3)), ScoringRule("balanced", 0.5)
@@ -27,6 +28,7 @@ MODEL = Model((MEMBER,), ["a", "b"], ["p", "q", "r"])
 FOUR = Model((replace(MEMBER, counts=ClassCounts.zeros(HASHER, 4)),), ["ash", "birch", "cedar", "date"])
 COUNTS = {"array": [[1, 1]], "hash_nnz": 2, "spec_fingerprint": 64 * "0"}
 RELEASE = asdict(Release(64 * "a", 2.0, -3, True))
+PARAMETERS = FlyNNClassifier().get_params()
 COLUMNS = ColumnHistograms.from_data(np.arange(12.0).reshape(3, 4), np.arange(3), 3)
 
 
@@ -49,7 +51,33 @@ def alike(*acts: Callable[[Any], object]) -> Callable[[Any], str]:
     return take
 
 
+def left_alone(act: Callable[[FlyNNClassifier, Any], object]) -> Callable[[Any], str]:
+    """The error of a classifier about a value, which leaves its model as it was; of scikit-learn's, the parameter."""
+
+    def take(value: Any) -> str:
+        classifier = FlyNNClassifier(SPEC).fit(X, Y)
+        before = classifier.model_
+        with pytest.raises(ValueError) as caught:  # noqa: PT011 - what it is about is on record
+            act(classifier, value)
+        assert classifier.model_ is before
+        if isinstance(error := caught.value, FlyNNError):
+            return f"{type(error).__name__} {error.field}, got {error.got}"
+        words = str(error).replace("'", " ").split()
+        return f"scikit-learn's {next(word for word in words if word in PARAMETERS)}"
+
+    return take
+
+
 TAKES = {
+    "fit": left_alone(lambda model, change: model.set_params(spec=None, **change).fit(X, Y)),
+    "fit-with-spec": left_alone(lambda model, change: model.set_params(**change).fit(X, Y)),
+    "learn": left_alone(lambda model, given: model.partial_fit(X[: len(given["y"])], **given)),
+    "merge": left_alone(lambda model, change: model.merge(FlyNNClassifier(replace(SPEC, **change)).fit(X, Y))),
+    "from-counts": left_alone(
+        lambda model, change: FlyNNClassifier.from_counts(
+            **({"spec": SPEC, "counts": model.counts_, "classes": LABELS} | change)
+        )
+    ),
     "counts": lambda change: ClassCounts(**(COUNTS | change)),
     "active": alike(
         lambda bits: ClassCounts.from_active(HASHER, bits, [0], 2),
