@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
-from flwr_flynn.privacy.ledger import Policy
 from tests.app.snapshots import assert_refused_as_on_record
 from tests.app.test_settings_parser import Example
 from tests.raising import raises
@@ -81,16 +81,6 @@ def test_settings_of_an_earlier_version_and_deep_ones_are_refused(settings):
 # ---- what is taken
 
 
-def test_values_are_taken_as_users_type_them():
-    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "min-parties": 2.0, "parties": "0-2, 7"})
-    assert (config.alpha, config.timeout, config.min_parties, config.decay_value()) == (1.0, 5.0, 2, 0.8)
-    assert config.party_numbers() == {0, 1, 2, 7}
-    assert (RunConfig().decay_value(), RunConfig().party_numbers()) == ("auto", None)
-    assert RunConfig.parse({"learning-rate": 0.1}) == RunConfig()  # keys of other apps are left alone
-    for setting in ({"scaling": "auto"}, {"effort": "thorough"}, {"gram": 64}):  # a secure run learns as one in clear
-        RunConfig.parse(SECURE | setting)
-
-
 def planned(settings: dict[str, Any]) -> str:
     """The plan for samples of four features and three classes, as it follows from the defaults, or its refusal."""
     config = RunConfig.parse(settings)
@@ -106,9 +96,31 @@ def planned(settings: dict[str, Any]) -> str:
     return f"{plan.effort}, scaling {resolved.scaling}: {members}{', and a Gram matrix' * plan.has_gram}"
 
 
+def changes(parsed: RunConfig | NodeConfig) -> str:
+    """The settings that are not at their defaults."""
+    defaults = {row.name: row.default for row in parsed.rows()}
+    found = {name: value for name, value in asdict(parsed).items() if value != defaults[name]}
+    return ", ".join(f"{name}={value!r}" for name, value in found.items()) or "the defaults"
+
+
+def evaluates(settings: dict[str, Any]) -> str:
+    """Runs that are evaluated: in a simulation, in a deployment, and in one that goes on with noisy counts."""
+    config = RunConfig.parse(settings)
+    return f"{config.evaluates(True)}, {config.evaluates(False)}, {config.evaluates(False, goes_on_with_noise=True)}"
+
+
 def test_the_meanings_of_settings_are_those_on_record():
-    """Lists, what a simulation or a deployment ignores, and plans, for which "auto" is where nothing forbids it."""
+    """Values as users type them, lists, evaluations, what a simulation or a deployment ignores, and plans.
+
+    Keys of other apps are left alone; the scaling is "auto" where nothing forbids it.
+    """
     takes = {
+        "run": lambda settings: changes(RunConfig.parse(settings)),
+        "node": lambda settings: changes(NodeConfig.parse(settings)),
+        "policy": lambda settings: str(NodeConfig.parse(settings).policy()),
+        "decay": lambda value: repr(RunConfig.parse({"decay": value}).decay_value()),
+        "parties": lambda text: str(RunConfig.parse({"parties": text}).party_numbers()),
+        "evaluates": evaluates,
         "classes": lambda text: str(RunConfig.parse({"classes": text}).class_list()),
         "names": lambda text: str(RunConfig.parse({"feature-names": text}).names("feature_names")),
         "simulation": lambda settings: f"ignores {RunConfig.parse(settings).ignored(simulated=True)}",
@@ -116,32 +128,6 @@ def test_the_meanings_of_settings_are_those_on_record():
         "plan": planned,
     }
     assert_refused_as_on_record(Path(__file__).parent / "meanings.txt", takes)
-
-
-def test_held_out_figures_are_for_simulations():
-    private = RunConfig.parse({"epsilon": 1})
-    assert (private.evaluates(simulated=True), private.evaluates(simulated=False)) == (True, False)
-    assert RunConfig().evaluates(simulated=False)
-    assert RunConfig.parse({"epsilon": 1, "evaluate": True}).evaluates(simulated=False)
-    assert not RunConfig.parse({"evaluate": False}).evaluates(simulated=True)
-
-
-@pytest.mark.parametrize("action", ["join", "withdraw", "update", "evaluate", "resume"])
-def test_runs_that_go_on_with_noisy_counts_have_no_exact_results_unless_asked(action):
-    later = {"action": action, "federation": "f.npz"}
-    assert RunConfig.parse(later).evaluates(False, goes_on_with_noise=True) == (action == "evaluate")
-    assert RunConfig.parse(later).evaluates(False)
-    assert RunConfig.parse(later | {"evaluate": True}).evaluates(False, True)
-
-
-def test_nodes_that_are_taken():
-    assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
-    assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
-    assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
-    assert NodeConfig.parse(PRIVATE | {"max-delta": 0.01}).policy() == Policy(1.0, 0.01)
-    more = {"neighbours": "replace-one", "records-per-person": 2, "secure": True}
-    expected = Policy(1.0, 0.0, neighbours="replace-one", records_per_person=2, secure_sum=True)
-    assert NodeConfig.parse(PRIVATE | more).policy() == expected
 
 
 # ---- the plan of the hashes
