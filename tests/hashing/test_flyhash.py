@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,35 +167,18 @@ def test_philox_known_answers():
     assert oracle.philox((0, 0, 0, 0), (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
-# Pinned on purpose: a change here means that models of different versions no longer fit together.
-GOLDEN = {
-    "plain": (
-        HashSpec(5, 4, 3, 2, seed=0),
-        [[1, 3, 4], [1, 2, 3], [0, 1, 3], [1, 2, 3]],
-        None,
-        "79fc76ee7b817ace57acb5980d36a332ada3c917153d171df94733d17ecdb517",
-    ),
-    "signed": (
-        HashSpec(300, 3, 4, 2, seed=2**64 - 1, signed=True),
-        [[24, 40, 133, 186], [33, 75, 155, 280], [59, 114, 117, 197]],
-        [[-1, 1, -1, -1], [-1, 1, -1, -1], [-1, -1, 1, 1]],
-        "4a51c7f205a6686ee8c9bfb4186965b1eb41673127529a9d9b8b753bc4136b6b",
-    ),
-    "waves": (
-        HashSpec(2, 3, 4, 2, seed=9, n_waves=7, wave_frequency=0.25),
-        [[2, 3, 5, 6], [0, 3, 4, 5], [0, 1, 2, 5]],
-        None,
-        "1eb6dd6b408de93dd68f6f7e65f6a2d7e83e3ccafab65e2230b017b038bf88a4",
-    ),
-}
+GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
+"""Pinned on purpose: a change there means that models of different versions no longer fit together."""
 
 
-@pytest.mark.parametrize(("spec", "rows", "signs", "fingerprint"), GOLDEN.values(), ids=GOLDEN)
-def test_golden_rows(spec, rows, signs, fingerprint):
-    hasher = FlyHash(spec)
-    assert hasher.rows.tolist() == rows
-    assert signs is None or hasher.signs.tolist() == signs
-    assert hasher.fingerprint == fingerprint
+@pytest.mark.parametrize("golden", GOLDEN.values(), ids=GOLDEN)
+def test_golden_values(golden):
+    hasher, X = FlyHash(HashSpec.from_dict(golden["spec"])), np.array(golden.get("samples", []), float)
+    made = {"fingerprint": lambda: hasher.fingerprint, "signs": lambda: hasher.signs.tolist()}
+    made |= {"rows": lambda: hasher.rows[: len(golden["rows"])].tolist(), "active": lambda: hasher.active(X).tolist()}
+    made |= {"inputs": lambda: hasher._features(X)[:1].tolist(), "grades": lambda: hasher.graded(X).tolist()}
+    found = {name: make() for name, make in made.items() if name in golden}
+    assert found | {name: golden[name] for name in ("spec", "samples") if name in golden} == golden
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
