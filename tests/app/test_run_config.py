@@ -96,7 +96,7 @@ def planned(settings: dict[str, Any]) -> str:
     return f"{plan.effort}, scaling {resolved.scaling}: {members}{', and a Gram matrix' * plan.has_gram}"
 
 
-def changes(parsed: RunConfig | NodeConfig) -> str:
+def changes(parsed: Any) -> str:
     """The settings that are not at their defaults."""
     defaults = {row.name: row.default for row in parsed.rows()}
     found = {name: value for name, value in asdict(parsed).items() if value != defaults[name]}
@@ -117,6 +117,7 @@ def test_the_meanings_of_settings_are_those_on_record():
     takes = {
         "run": lambda settings: changes(RunConfig.parse(settings)),
         "node": lambda settings: changes(NodeConfig.parse(settings)),
+        "example": lambda settings: changes(Example.parse(settings)),
         "policy": lambda settings: str(NodeConfig.parse(settings).policy()),
         "decay": lambda value: repr(RunConfig.parse({"decay": value}).decay_value()),
         "parties": lambda text: str(RunConfig.parse({"parties": text}).party_numbers()),
