@@ -126,16 +126,11 @@ def test_gaps_and_columns_that_a_site_lacks_exclude_nobody_but_a_column_that_is_
     assert "'after'; 1 others" in run.state.absent("columns")["2"]
 
 
-@pytest.mark.parametrize(
-    ("n", "n_ill", "gaps", "warns"),
-    [
-        (120, 80, 120, True),  # the column is not there
-        (120, 80, 100, True),
-        (120, 80, 50, False),
-        (120, 20, 120, False),  # as many are ill as elsewhere
-        (90, 80, 90, False),  # few samples
-    ],
-)
+# The column is not there, or gaps are many, or few; as many are ill as elsewhere; few samples.
+GAPS = [(120, 80, 120, True), (120, 80, 100, True), (120, 80, 50, False), (120, 20, 120, False), (90, 80, 90, False)]
+
+
+@pytest.mark.parametrize(("n", "n_ill", "gaps", "warns"), GAPS)
 def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n, n_ill, gaps, warns):
     parts = []
     for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -269,7 +269,11 @@ class Failing(Loopback):
     def reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         if node != 2:
-            return super().reply(message) if node == 3 else Message(RecordDict(), reply_to=message)
+            made = super().reply(message)
+            (metrics,) = (name for name in made.content.config_records if name.endswith("res.metrics"))
+            if node == 1:
+                made.content.config_records[metrics] = ConfigRecord({"a": [1, 2]})
+            return made
         made = Message(Error(3, f"Traceback: {'a line, ' * 50} ZeroDivisionError: by none"), reply_to=message)
         if not self.is_named:
             made.metadata.__dict__["_src_node_id"] = 1
@@ -283,7 +287,7 @@ def test_each_failure_is_told_of_its_own_party(is_named, run):
     assert (names(report), report["evaluation"]["examples"]) == (["Bonn"], 20)  # all are asked again for it
     for missing in (report["missing"], report["absent"]["evaluation"]):
         text = missing["node 2"]
-        assert missing == {"node 1": f"{UNREAD} (KeyError)", "node 2": text}
+        assert missing == {"node 1": f"{UNREAD} (TypeError)", "node 2": text}
         assert text.startswith("failed: Traceback: ")
         assert text.endswith("ZeroDivisionError: by none")  # the cause, which comes last
         assert len(text) <= 200

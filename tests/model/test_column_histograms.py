@@ -172,6 +172,7 @@ def test_cells_agree_with_the_oracle_and_tell_values_with_the_least_of_samples_o
 
 
 @given(labelled(least=1), st.integers(0, 2**32 - 1))
+@example((np.zeros((1, 2)), np.zeros(1, np.int64)), 11)  # a column of gaps alone
 def test_what_follows_from_columns_with_gaps_is_what_follows_from_their_numbers(case, seed):
     X, y = case
     X = np.where(np.random.default_rng(seed).random(X.shape) < 0.3, np.nan, X)
