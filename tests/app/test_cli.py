@@ -23,7 +23,7 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.app.data import table_file
 from flwr_flynn.app.data.own_file import opened
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.schema import Schema, read_schema, to_toml
+from flwr_flynn.tables.schema import Schema, to_toml
 from tests.app.data.files import written
 from tests.app.report.example import metrics
 from tests.app.snapshots import assert_on_record
@@ -76,17 +76,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) ->
 
 
 # -------- schema and check
-
-
-def test_a_draft_is_a_schema_that_refuses_nothing_of_its_file(capsys, folder):
-    draft, _ = run(capsys, "schema", "own.csv")
-    schema = read_schema(written(folder / "draft.toml", draft))
-    facts = {column.name: (column.kind, column.gaps, column.low, column.high) for column in schema.columns}
-    facts_wanted = {"age": ("number", True), "since": ("date", False), "ward": ("category", False)}
-    assert facts == {name: (*fact, None, None) for name, fact in facts_wanted.items()}
-    assert (schema.label, schema.classes) == ("label", ("n", "y"))
-    assert "90" not in draft  # not even how many rows there are
-    assert "REFUSED" not in run(capsys, "check", "own.csv", "draft.toml")[0]
 
 
 def test_schema_check_and_refused_predictions_print_what_is_on_record(capsys, folder):

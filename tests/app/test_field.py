@@ -115,34 +115,22 @@ def test_arrays_without_names_are_no_company_for_columns_with_names():
     assert "feature_names" in run.rosters["counts"].missing["frame"]
 
 
-@pytest.mark.parametrize("n_gaps", [1, 4, 30])
-def test_gaps_at_one_site_exclude_nobody(n_gaps):
-    parts = [frame_of(80, seed) for seed in range(3)]
-    parts[1][0].loc[: n_gaps - 1, "after"] = np.nan
-    assert_one_model(parties(parts), 240)
-
-
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
-def test_a_column_that_a_site_lacks_is_one_of_gaps_but_not_one_that_is_spelt_otherwise():
-    parts = [frame_of(80, seed) for seed in range(3)]
-    parts[2] = (parts[2][0][["before"]], parts[2][1])
-    assert run_of(parties(parts)).counts.n_per_class.sum() == 240
-    parts[2] = (parts[2][0].assign(afterwards=1.0), parts[2][1])
+def test_gaps_and_columns_that_a_site_lacks_exclude_nobody_but_a_column_that_is_spelt_otherwise_does():
+    whole, (X, y) = [frame_of(80, seed) for seed in range(2)], frame_of(80, 2)
+    gaps = [X.assign(after=X["after"].where(X.index >= n)) for n in (1, 4, 30)]
+    for part in (*gaps, X[["before"]]):
+        assert_one_model(parties([*whole, (part, y)]), 240)
     with pytest.warns(UserWarning, match="^phase columns: no answer of 2 "):
-        run = run_of(parties(parts), min_parties=2)
+        run = run_of(parties([*whole, (X[["before"]].assign(afterwards=1.0), y)]), min_parties=2)
     assert "'after'; 1 others" in run.state.absent("columns")["2"]
 
 
-@pytest.mark.parametrize(
-    ("n", "n_ill", "gaps", "warns"),
-    [
-        (120, 80, 120, True),  # the column is not there
-        (120, 80, 100, True),
-        (120, 80, 50, False),
-        (120, 20, 120, False),  # as many are ill as elsewhere
-        (90, 80, 90, False),  # few samples
-    ],
-)
+# The column is not there, or gaps are many, or few; as many are ill as elsewhere; few samples.
+GAPS = [(120, 80, 120, True), (120, 80, 100, True), (120, 80, 50, False), (120, 20, 120, False), (90, 80, 90, False)]
+
+
+@pytest.mark.parametrize(("n", "n_ill", "gaps", "warns"), GAPS)
 def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n, n_ill, gaps, warns):
     parts = []
     for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):
@@ -163,25 +151,24 @@ def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order():
     assert_one_model([party(path, label="num") for path in HEART], 920, ("'not_present'", "'present'"))
 
 
-def test_a_run_of_no_samples_or_of_too_few_parties_ends_after_its_first_exchange(tmp_path):
-    good = party(frame_of(40), "good")
+def test_a_run_of_too_few_parties_ends_after_its_first_exchange(tmp_path):
     with raises(AggregationError) as caught:
-        run_of([good, party(written(tmp_path / "bad.csv", "a,b\n1,2\n"))])
+        run_of([party(frame_of(40), "good"), party(written(tmp_path / "bad.csv", "a,b\n1,2\n"))])
     assert set(caught.value.missing) == {"bad"}
-    empty = party(written(tmp_path / "empty.csv", "before,after,label\n"))
-    assert run_of([good, empty]).counts.n_per_class.sum() == 40
-    with raises(AggregationError, counted=0, min_parties=2, missing={}):
-        run_of([empty, empty])
 
 
-@pytest.mark.parametrize("scaling", ["auto", None])
-@pytest.mark.parametrize("names", [("before", "after"), None])
-def test_a_run_of_no_samples_has_no_model_where_no_schema_is_learned_either(scaling, names):
+FIXED = [(scaling, names) for scaling in ("auto", None) for names in (("before", "after"), None)]
+OPTIONS = [{}, *({"spec": plan_of(2, scaling), "feature_names": names} for scaling, names in FIXED)]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_run_of_no_samples_has_no_model_with_a_learned_schema_or_without(options):
     X, y = frame_of(40)
-    rows, options = X if names else X.to_numpy(), {"spec": plan_of(2, scaling), "feature_names": names}
+    rows = X if options.get("feature_names", "learned") else X.to_numpy()
+    good, empty = party((rows, y)), party((rows[:0], y[:0]))
     with raises(AggregationError, counted=0, min_parties=2, missing={}):
-        _ = run_of([party((rows[:0], y[:0]))] * 2, **options).model
-    assert run_of([party((rows, y)), party((rows[:0], y[:0]))], **options).model.counts_.n_examples == 40
+        _ = run_of([empty, empty], **options).model
+    assert run_of([good, empty], **options).counts.n_per_class.sum() == 40
 
 
 @pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
@@ -218,23 +205,6 @@ def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
     assert (run.model.predict(X) == y).all()
 
 
-@pytest.mark.parametrize(
-    ("known", "seen", "same"),
-    [
-        (["True", "False", "unknown"], [True, False], ["True", "False"]),
-        (["01", "02", "A3"], [1, 2], ["01", "02"]),
-        (["1", "2"], [1.0, 2.0], ["1", "2"]),
-        (["heart", "lung"], ["Heart", " LUNG "], ["heart", "lung"]),
-        (["1", "0"], ["true", "False"], ["1", "0"]),
-    ],
-)
-def test_a_level_is_known_in_every_form_that_it_may_have(known, seen, same):
-    schema = Schema([Column("c", "category", known, gaps=False)])
-    found, wanted = (schema.encode(pd.DataFrame({"c": values})) for values in (seen, same))
-    np.testing.assert_array_equal(found, wanted)
-    assert found.any(axis=1).all()
-
-
 def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
     frames = [pd.DataFrame({"d": levels * 20}) for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])]
     for one, two, three in itertools.permutations(TableSummary.of(frame, 5) for frame in frames):
@@ -247,13 +217,6 @@ def test_two_levels_of_one_form_stay_two():
     schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
     assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
     assert not schema.encode(pd.DataFrame({"c": ["001"]})).any()
-
-
-def test_a_batch_without_a_known_level_warns():
-    X = pd.DataFrame({"ward": ["a", "b"] * 20, "crp": np.arange(40) / 7})
-    model = FlyNNClassifier(effort="quick").fit(X, X["ward"])
-    with pytest.warns(UserWarning, match="'ward': no value"):
-        model.predict(X.assign(ward="x"))
 
 
 # -------- nothing personal

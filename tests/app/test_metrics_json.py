@@ -53,18 +53,12 @@ def run_of(
     return found["equal"], found["model_equal"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "spec"),
-    [
-        ({}, None),
-        ({"gram": 32}, None),
-        ({"gram": 32, "min-examples": 4}, None),
-        ({"effort": "thorough", "min-examples": 4}, None),
-        ({"effort": "quick", "min-examples": 8}, None),
-        ({"gram": 32}, HashSpec(4, 64, 2, 6, 0, signed=True)),
-    ],
-    ids=str,
-)
+GRAM, FLOOR = {"gram": 32}, {"min-examples": 4}
+RUNS = [({}, None), (GRAM, None), (GRAM | FLOOR, None), (GRAM, HashSpec(4, 64, 2, 6, 0, signed=True))]
+RUNS += [({"effort": "thorough"} | FLOOR, None), ({"effort": "quick", "min-examples": 8}, None)]
+
+
+@pytest.mark.parametrize(("settings", "spec"), RUNS, ids=str)
 def test_a_run_is_compared_with_a_run_over_the_pooled_samples(settings, spec, monkeypatch):
     assert run_of(settings, monkeypatch, spec=spec) == (True, True)
     assert run_of(settings, monkeypatch, lambda X: X[::-1].copy(), spec) == (False, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
-from flwr_flynn.privacy.ledger import Policy
 from tests.app.snapshots import assert_refused_as_on_record
 from tests.app.test_settings_parser import Example
 from tests.raising import raises
@@ -54,7 +54,6 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact():
 # ---- what is refused
 
 SECURE = {"secure": True, "max-examples": 100}
-PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, "honest-parties": 4}
 PRIVATE = {"data-path": "a.csv", "max-epsilon": 1.0, "state-path": "/var/lib/flynn/state"}
 
 
@@ -79,94 +78,57 @@ def test_settings_of_an_earlier_version_and_deep_ones_are_refused(settings):
         RunConfig.parse(settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "field", "got"),
-    [
-        ({"center": "1,2"}, "center", '"1,2"'),
-        ({"center": "inf"}, "center", '"inf"'),
-        ({"scale": "0"}, "scale", "0.0 at index 0"),
-        ({"ranges": "0:1,0:2,0:3"}, "ranges", '"0:1,0:2,0:3"'),
-    ],
-)
-def test_a_plan_that_does_not_fit(settings, field, got):
-    with raises(ConfigError, field=f"run-config {field}", got=got):
-        RunConfig.parse(settings).plan(4, 100, 2)
-
-
 # ---- what is taken
 
 
-def test_values_are_taken_as_users_type_them():
-    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "min-parties": 2.0, "parties": "0-2, 7"})
-    assert (config.alpha, config.timeout, config.min_parties, config.decay_value()) == (1.0, 5.0, 2, 0.8)
-    assert config.party_numbers() == {0, 1, 2, 7}
-    assert (RunConfig().decay_value(), RunConfig().party_numbers()) == ("auto", None)
-    assert RunConfig.parse({"learning-rate": 0.1}) == RunConfig()  # keys of other apps are left alone
-    for setting in ({"scaling": "auto"}, {"effort": "thorough"}, {"gram": 64}):  # a secure run learns as one in clear
-        RunConfig.parse(SECURE | setting)
+def planned(settings: dict[str, Any]) -> str:
+    """The plan for samples of four features and three classes, as it follows from the defaults, or its refusal."""
+    config = RunConfig.parse(settings)
+    try:
+        plan = config.plan(4, 100, 3)
+    except ConfigError as error:
+        return f"{error.field}: got {error.got}"
+    resolved, specs = config.resolved(), placeholder_specs(plan)
+    assert (resolved.resolved(), resolved.plan(4, 100, 3)) == (resolved, plan)
+    members = (
+        f"{plan.most_members} of {len(specs)} hashes of {specs[0].hash_dim} rows, {specs[0].hash_nnz} of them active"
+    )
+    return f"{plan.effort}, scaling {resolved.scaling}: {members}{', and a Gram matrix' * plan.has_gram}"
 
 
-@pytest.mark.parametrize(
-    ("text", "classes"),
-    [
-        ("cat, dog", ["cat", "dog"]),
-        ("0,1,2", [0, 1, 2]),
-        ('["0", "1"]', ["0", "1"]),
-        ("[3, 1]", [3, 1]),
-        ("1_0,2", ["1_0", "2"]),
-        ("01,1", ["01", "1"]),
-        ("", []),
-        ('["a, b", "c"]', ["a, b", "c"]),
-    ],
-)
-def test_lists_of_classes_and_of_feature_names(text, classes):
-    config = RunConfig.parse({"classes": text})
-    assert config.class_list() == classes
-    if not text.startswith("[3"):  # names are texts
-        config = RunConfig.parse({"feature-names": text, "n-features": len(classes)})
-        assert config.names("feature_names") == tuple(map(str, classes))
+def changes(parsed: Any) -> str:
+    """The settings that are not at their defaults."""
+    defaults = {row.name: row.default for row in parsed.rows()}
+    found = {name: value for name, value in asdict(parsed).items() if value != defaults[name]}
+    return ", ".join(f"{name}={value!r}" for name, value in found.items()) or "the defaults"
 
 
-def test_held_out_figures_are_for_simulations():
-    private = RunConfig.parse({"epsilon": 1})
-    assert (private.evaluates(simulated=True), private.evaluates(simulated=False)) == (True, False)
-    assert RunConfig().evaluates(simulated=False)
-    assert RunConfig.parse({"epsilon": 1, "evaluate": True}).evaluates(simulated=False)
-    assert not RunConfig.parse({"evaluate": False}).evaluates(simulated=True)
+def evaluates(settings: dict[str, Any]) -> str:
+    """Runs that are evaluated: in a simulation, in a deployment, and in one that goes on with noisy counts."""
+    config = RunConfig.parse(settings)
+    return f"{config.evaluates(True)}, {config.evaluates(False)}, {config.evaluates(False, goes_on_with_noise=True)}"
 
 
-@pytest.mark.parametrize("action", ["join", "withdraw", "update", "evaluate", "resume"])
-def test_runs_that_go_on_with_noisy_counts_have_no_exact_results_unless_asked(action):
-    later = {"action": action, "federation": "f.npz"}
-    assert RunConfig.parse(later).evaluates(False, goes_on_with_noise=True) == (action == "evaluate")
-    assert RunConfig.parse(later).evaluates(False)
-    assert RunConfig.parse(later | {"evaluate": True}).evaluates(False, True)
+def test_the_meanings_of_settings_are_those_on_record():
+    """Values as users type them, lists, evaluations, what a simulation or a deployment ignores, and plans.
 
-
-@pytest.mark.parametrize(
-    ("settings", "simulated", "ignored"),
-    [
-        ({}, True, []),
-        ({}, False, []),
-        ({"n-features": 3, "classes": "0,1", "min-available": 2}, True, ["n-features", "classes"]),
-        ({"n-examples": 9}, True, ["n-examples"]),
-        ({"feature-names": "a"}, True, ["feature-names"]),
-        ({"test-fraction": 0, "min-examples": 9, "seed": 3}, False, ["test-fraction", "min-examples"]),
-        ({"check-pooled": False, "min-parties": 2}, False, ["check-pooled"]),
-    ],
-)
-def test_settings_that_a_simulation_or_a_deployment_ignores(settings, simulated, ignored):
-    assert RunConfig.parse(settings).ignored(simulated=simulated) == ignored
-
-
-def test_nodes_that_are_taken():
-    assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
-    assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
-    assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
-    assert NodeConfig.parse(PRIVATE | {"max-delta": 0.01}).policy() == Policy(1.0, 0.01)
-    more = {"neighbours": "replace-one", "records-per-person": 2, "secure": True}
-    expected = Policy(1.0, 0.0, neighbours="replace-one", records_per_person=2, secure_sum=True)
-    assert NodeConfig.parse(PRIVATE | more).policy() == expected
+    Keys of other apps are left alone; the scaling is "auto" where nothing forbids it.
+    """
+    takes = {
+        "run": lambda settings: changes(RunConfig.parse(settings)),
+        "node": lambda settings: changes(NodeConfig.parse(settings)),
+        "example": lambda settings: changes(Example.parse(settings)),
+        "policy": lambda settings: str(NodeConfig.parse(settings).policy()),
+        "decay": lambda value: repr(RunConfig.parse({"decay": value}).decay_value()),
+        "parties": lambda text: str(RunConfig.parse({"parties": text}).party_numbers()),
+        "evaluates": evaluates,
+        "classes": lambda text: str(RunConfig.parse({"classes": text}).class_list()),
+        "names": lambda text: str(RunConfig.parse({"feature-names": text}).names("feature_names")),
+        "simulation": lambda settings: f"ignores {RunConfig.parse(settings).ignored(simulated=True)}",
+        "deployment": lambda settings: f"ignores {RunConfig.parse(settings).ignored(simulated=False)}",
+        "plan": planned,
+    }
+    assert_refused_as_on_record(Path(__file__).parent / "meanings.txt", takes)
 
 
 # ---- the plan of the hashes
@@ -182,33 +144,6 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open():
     paper = RunConfig.parse({"scaling": "none"}).plan(4, None, 2)
     assert paper.specs() == HashPlan(4, 2, signed=False, scaling=None).specs()  # as of FlyNNClassifier.paper()
     assert (paper.most_members, paper.specs()[0].signed) == (1, False)
-
-
-AUTO = [{}, {"scaling": "default", "effort": "thorough"}, {"decay": 0.5, "rule": "novelty"}, SECURE]
-NONE = [{"epsilon": 1.0}, PRIVATE_AND_SECURE, {"center": "1"}, {"scale": "2"}, {"ranges": "0:16"}, {"scaling": "none"}]
-
-
-@pytest.mark.parametrize(
-    ("settings", "scaling"), [*((each, "auto") for each in AUTO), *((each, "none") for each in NONE)]
-)
-def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(settings, scaling):
-    config = RunConfig.parse(settings)
-    assert config.resolved().scaling == scaling
-    assert config.resolved().resolved() == config.resolved()
-    plan = config.plan(8, 100, 3)
-    assert plan == config.resolved().plan(8, 100, 3)
-    assert len(placeholder_specs(plan)) == (6 if scaling == "auto" else 1)
-
-
-SIZES = {"quick": (1, [(2**14, 64)]), "default": (3, [(2**15, 128)] * 6), "thorough": (3, [(2**15, 128)] * 6)}
-
-
-@pytest.mark.parametrize("effort", SIZES)
-def test_effort_and_members_are_those_of_the_plan(effort):
-    plan, (members, sizes) = RunConfig.parse({"effort": effort}).plan(8, 100, 3), SIZES[effort]
-    assert (plan.effort, plan.most_members, plan.has_gram) == (effort, members, effort == "thorough")
-    assert [(spec.hash_dim, spec.hash_nnz) for spec in placeholder_specs(plan)] == sizes
-    assert (RunConfig().effort, RunConfig().plan(8, 100, 3).max_members) == ("default", 3)
 
 
 @pytest.mark.parametrize("more", [{}, {"epsilon": 1.0}, SECURE])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,31 +21,12 @@ from flwr_flynn.app.run_noise import LEAST_STRENGTH, SharedNoise, beside_noise, 
 from flwr_flynn.app.run_plan import RunPlan, check_memory, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
-from tests.fakes import CLASSES, SPEC, FakeGrid
+from flwr_flynn.privacy import GaussianCounts, Mechanism
+from tests.app.snapshots import assert_refused_as_on_record
+from tests.fakes import SPEC, FakeGrid
 from tests.raising import raises
 
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
-
-
-def test_all_that_a_private_deployment_lacks_is_asked_for_at_once_with_examples() -> None:
-    with raises(ConfigError, field="run-config n-features, classes, min-available, n-examples, ranges") as caught:
-        training_plan(RunConfig.parse({"epsilon": 1}), None)
-    for example in ("n-examples=3000", 'ranges="0:120"', 'classes="no,yes"'):
-        assert example in caught.value.expected
-    for public in ({"ranges": "0:9"}, {"center": "0"}, {"scale": "1"}):
-        with raises(ConfigError, field="run-config n-examples", got="missing"):
-            training_plan(RunConfig.parse(DEPLOYED | public | {"epsilon": 1}), None)
-
-
-@pytest.mark.parametrize("key", DEPLOYED)
-def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
-    given: dict[str, Any] = {name: value for name, value in DEPLOYED.items() if name != key}
-    if key == "n-features":
-        assert training_plan(RunConfig.parse(given), None)[2:] == (None, True)  # the schema is learned
-        given["scaling"] = "none"
-    with raises(ConfigError, field=f"run-config {key}", got="missing"):
-        training_plan(RunConfig.parse(given), None)
 
 
 def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,8 +34,6 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCapt
     one = training_plan(RunConfig(), 2)
     assert one == training_plan(RunConfig(partitioner="shard"), 10)
     assert one[1] == list(range(10))
-    with raises(ConfigError, field="run-config min-parties", got=3):
-        training_plan(RunConfig(min_parties=3), 2)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         training_plan(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
     assert [record.args for record in caplog.records] == [("n-features, classes",)]
@@ -64,58 +45,40 @@ def check(config: RunConfig, parties: int | None = None) -> None:
     check_memory(RunPlan(config, parties, hashes, strategy))
 
 
-@pytest.mark.parametrize(
-    ("settings", "fits", "too_little", "got"),
-    [
-        ({"hash-dim": 2 * 10**9, "scaling": "none"}, None, 4, "for 2000000000 rows"),
-        ({"n-features": 20, "hash-dim": 2**20, "scaling": "none"}, 3, 0.03, "for 1048576 rows"),
-        ({"n-features": 20, "hash-dim": 2**20, "scaling": "auto"}, 18, 0.18, "for 6 hashes with 1048576 rows"),
-        (
-            {"n-features": 16384, "classes": ",".join(map(str, range(5000))), "hash-dim": 256, "scaling": "auto"},
-            None,
-            1,
-            "16384 columns for 5000 classes",
-        ),
-        ({"scaling": "none", "gram": 4096}, 1, 0.01, "for the Gram matrix of 4096 rows"),
-        (
-            {"scaling": "none", "gram": 4096, "secure": True, "max-examples": 9, "min-available": 3},
-            None,
-            0.4,
-            "for the Gram matrix",
-        ),
-        (
-            {"scaling": "none", "hash-dim": 2**20, "secure": True, "max-examples": 9, "min-available": 100},
-            4,
-            1,
-            "for a secure sum of 1048576 rows",
-        ),
-        # 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor
-        (
-            {"n-features": 1000, "hash-dim": 64, "n-examples": 10**5},
-            9,
-            8,
-            "8.94 GiB for the histograms of 1000 columns for 2 classes",
-        ),
-        ({"n-features": 1000, "hash-dim": 64}, 1, 1e-5, "for 6 hashes"),  # of an unknown number
-    ],
-)
-def test_the_memory_limit_of_the_server_covers_all_phases(
-    settings: dict[str, Any], fits: float | None, too_little: float, got: str
-) -> None:
-    if fits is not None:
-        check(RunConfig.parse(DEPLOYED | settings | {"memory-limit": fits}))
-    expected = f"at most {too_little:g} GiB"
-    with raises(ConfigError, field="run-config memory-limit", expected=expected) as caught:
-        check(RunConfig.parse(DEPLOYED | settings | {"memory-limit": too_little}))
-    assert got in caught.value.got
+def words(plan: Callable[[RunConfig], object], *facts: str) -> Callable[[dict[str, Any]], str]:
+    """The facts of the error by which a plan of such settings is refused, if it is."""
+
+    def take(settings: dict[str, Any]) -> str:
+        many = {"classes": ",".join(map(str, range(5000)))} if settings.get("classes") == "many" else {}
+        try:
+            planned = plan(RunConfig.parse(settings | many))
+        except ConfigError as error:
+            return f"{error.field}: {', '.join(f'{name} {getattr(error, name)}' for name in facts)}"
+        return repr(planned) if isinstance(planned, Mechanism) else "fits"
+
+    return take
 
 
-@pytest.mark.parametrize("settings", [{"secure": True}, {}, {"parties": "0-2"}, {"min-parties": 3}])
-def test_a_simulation_of_too_large_parties_is_refused_before_the_run(settings: dict[str, Any]) -> None:
+def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record() -> None:
+    """All that a deployment's server cannot see is asked for at once; the memory limit covers all phases.
+
+    Beside them the mechanisms that follow from settings.
+
+    1e5 samples of 1000 columns are 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor.
+    """
     pytest.importorskip("flwr_datasets")
-    with raises(ConfigError, field="run-config max-examples", got=20):
-        training_plan(RunConfig.parse({"max-examples": 20} | settings), 4)
-    training_plan(RunConfig.parse({"max-examples": 1000} | settings), 4)
+    takes = {
+        "deployed": words(lambda config: training_plan(config, None), "expected", "got"),
+        "simulated": words(lambda config: training_plan(config, 4), "got"),
+        "mechanism": words(lambda config: run_mechanism(config, SPEC, 3, 2), "expected"),
+        "memory": words(check, "expected", "got"),
+    }
+    assert_refused_as_on_record(Path(__file__).parent / "plans.txt", takes)
+
+
+def test_a_deployment_without_features_learns_a_schema() -> None:
+    given = {name: DEPLOYED[name] for name in ("classes", "min-available")}
+    assert training_plan(RunConfig.parse(given), None)[2:] == (None, True)
 
 
 def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,44 +106,19 @@ def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
 
 # ---- noise
 
-SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-
-
-def mechanism(n_parties: int = 2, **settings: Any) -> Mechanism | None:
-    config = RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()})
-    return run_mechanism(config, SPEC, 3, n_parties)
-
-
-def test_the_mechanism_follows_from_the_settings() -> None:
-    pytest.importorskip("dp_accounting")
-    laplace = LaplaceCounts(1.0, **SHAPE)
-    assert mechanism() is None
-    assert mechanism(epsilon=1, delta=1e-5) == GaussianCounts(1.0, 1e-5, **SHAPE)
-    assert mechanism(epsilon=1) == laplace
-    more = {"neighbours": "replace-one", "records_per_person": 3}
-    assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
-    assert mechanism(epsilon=1, n_released=5) == TopTLaplace(1.0, 5, **SHAPE)
-    with raises(ConfigError, field="run-config private-rounds"):  # of 0.8
-        mechanism(epsilon=1, delta=1e-5, private_rounds=7)
-    assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(laplace, 9)
-    with raises(ConfigError, field="run-config epsilon", expected="a number from 0.001 to 100"):
-        mechanism(epsilon=1e-9)
-    with raises(ConfigError, field="run-config delta", expected="a number from 1e-12 to 0.5"):
-        mechanism(epsilon=1, delta=1e-20)
-
 
 def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("dp_accounting")
-    settings = {"epsilon": 1, "delta": 1e-5, "honest_parties": 8}
-    assert RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()}).secure
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": 8})
+    assert config.secure
     with caplog.at_level("INFO", "flwr"):
-        found = mechanism(10, **settings)
-    assert found == GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=8)
+        found = run_mechanism(config, SPEC, 3, 10)
+    assert found == GaussianCounts(1.0, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=8)
     assert "at least 8 of 10 parties follow the protocol" in caplog.text
     assert "Up to 2 may drop out" in caplog.text
     for n_honest in (1, 11):
         with raises(ConfigError, field="run-config honest-parties", expected="from 2 to the 10 parties of the run"):
-            mechanism(10, **settings | {"honest_parties": n_honest})
+            run_mechanism(RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": n_honest}), SPEC, 3, 10)
 
 
 @given(n_parties=st.integers(3, 500), share=st.floats(0, 1))

@@ -36,12 +36,6 @@ def test_groups_are_the_classes_that_define_a_setting():
     assert [(row.group, row.name) for row in Example.rows()] == [(g, name) for g in groups for name in groups[g]]
 
 
-def test_values_are_taken_as_users_type_them():
-    parsed = Example.parse({"hash-dim": 5.0, "title": 3, "exact": True, "mode": " slow"[1:], "theirs": 1})
-    assert (parsed.hash_dim, parsed.title, parsed.exact, parsed.mode) == (5, "3", True, "slow")
-    assert type(parsed.hash_dim) is int
-
-
 def test_an_error_of_a_value_becomes_one_of_the_setting():
     error = as_setting(SpecError("row_nnz", "an integer of at most 4", 9), "run-config")
     assert (type(error), error.field, error.got) == (ConfigError, "run-config row-nnz", "9")

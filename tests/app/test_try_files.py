@@ -19,12 +19,10 @@ from flwr_flynn.app import try_files
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.own_file import encoded_share
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import codes_of
 from flwr_flynn.model.model import counts_sha256
-from tests.app.snapshots import assert_on_record
+from tests.app.snapshots import assert_on_record, assert_refused_as_on_record
 from tests.docs.pages import text_of
-from tests.raising import raises
 
 COLUMNS = ("age", "pressure", "sex", "ward", "outcome")
 QUICK = ("--label", "outcome", "--set", "effort=quick")
@@ -197,24 +195,18 @@ def test_the_faults_of_all_files_are_told_at_once(capsys):
 
 
 @pytest.mark.usefixtures("faulty")
-@pytest.mark.parametrize(
-    ("files", "settings", "parties", "classes"),
-    [
-        ("basel label codes gone", "label:label=result min-parties=2", ["basel", "label"], ["no", "yes"]),
-        ("basel codes", "classes=ja,nein,no,yes", ["basel", "codes"], ["ja", "nein", "no", "yes"]),
-        ("basel codes", "codes:label-map=ja=yes,nein=no", ["basel", "codes"], ["no", "yes"]),
-        ("basel words", "words:gap-texts=unknown", ["basel", "words"], ["no", "yes"]),
-        ("basel more", "seed=0", ["basel", "more"], ["no", "perhaps", "yes"]),  # a note
-        ("basel", "seed=0", ["basel"], ["no", "yes"]),  # a party alone
-    ],
-    ids=lambda value: str(value),
-)
-def test_the_settings_mend_the_faults(files, settings, parties, classes, capsys):
-    given = [part for text in settings.split() for part in ("--set", text)]
-    report = tried(*(f"{name}.csv" for name in files.split()), *given)
-    assert (names(report), report["classes"]) == (parties, classes)
-    assert report["missing"].keys() == {*files.split()} - {*parties}
-    assert ("more.csv: note: 1 of 3" in capsys.readouterr().out) == ("perhaps" in classes)
+def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
+    """Parties and classes of a run with these files and settings; a note about a label of few, and a party alone."""
+
+    def mended(case: list[str]) -> str:
+        files, settings = case
+        given = [part for text in settings.split() for part in ("--set", text)]
+        report = tried(*(f"{name}.csv" for name in files.split()), *given)
+        assert report["missing"].keys() == {*files.split()} - {*names(report)}
+        note = ", with a note" * ("more.csv: note: 1 of 3" in capsys.readouterr().out)
+        return f"{', '.join(names(report))} with the classes {report['classes']}{note}"
+
+    assert_refused_as_on_record(Path(__file__).parent / "mended.txt", {"try": mended})
 
 
 def test_a_column_that_tells_many_texts_is_named(folder, capsys):
@@ -237,27 +229,16 @@ def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
 # -------- settings
 
 
-WRONG = {"decay=2": "run-config decay", "timeout=x": "run-config timeout", "dry-run=1": "run-config dry-run"}
-UNKNOWN = ["epsilon=1", "min-available=1", "dataset=x", "quick", "gone:label=x", "basel:min-available=1"]
-
-
-@pytest.mark.parametrize(
-    ("paths", "by", "settings", "error", "field"),
-    [
-        *((["basel.csv"], "", [text], ConfigError, field) for text, field in WRONG.items()),
-        *((["basel.csv"], "", [text], ConfigError, "--set") for text in UNKNOWN),
-        (["own.npz"], "a", [], ConfigError, "--by"),
-        (["basel.csv", "bern.csv"], "ward", [], ConfigError, "--by"),
-        (["basel.csv"], "ward", [], ConfigError, "--by"),  # into too many
-        (["basel.csv"], "gone", [], DataError, "basel.csv"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_set_or_split_is_refused(paths, by, settings, error, field, folder, monkeypatch):
+def test_what_cannot_be_set_or_split_is_refused_as_it_is_on_record(folder, monkeypatch):
+    """Files, the column to split one by, and settings; more than two parts are too many here."""
     monkeypatch.setattr(try_files, "_MOST_PARTS", 2)
     np.savez(folder / "own.npz", X=np.zeros((2, 2)), y=np.zeros(2))
-    with raises(error, field=field):
-        try_files.run_files(paths, {"label": "outcome"}, by, settings=settings)
+
+    def tried(case: list[str]) -> object:
+        paths, by, *settings = case
+        return try_files.run_files(paths.split(), {"label": "outcome"}, by, settings=settings)
+
+    assert_refused_as_on_record(Path(__file__).parent / "not_tried.txt", {"try": tried})
 
 
 def test_settings_reach_the_run_and_the_party():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_flynn import FlyHash, HashSpec
@@ -165,57 +167,39 @@ def test_philox_known_answers():
     assert oracle.philox((0, 0, 0, 0), (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
-# Pinned on purpose: a change here means that models of different versions no longer fit together.
-GOLDEN = {
-    "plain": (
-        HashSpec(5, 4, 3, 2, seed=0),
-        [[1, 3, 4], [1, 2, 3], [0, 1, 3], [1, 2, 3]],
-        None,
-        "79fc76ee7b817ace57acb5980d36a332ada3c917153d171df94733d17ecdb517",
-    ),
-    "signed": (
-        HashSpec(300, 3, 4, 2, seed=2**64 - 1, signed=True),
-        [[24, 40, 133, 186], [33, 75, 155, 280], [59, 114, 117, 197]],
-        [[-1, 1, -1, -1], [-1, 1, -1, -1], [-1, -1, 1, 1]],
-        "4a51c7f205a6686ee8c9bfb4186965b1eb41673127529a9d9b8b753bc4136b6b",
-    ),
-    "waves": (
-        HashSpec(2, 3, 4, 2, seed=9, n_waves=7, wave_frequency=0.25),
-        [[2, 3, 5, 6], [0, 3, 4, 5], [0, 1, 2, 5]],
-        None,
-        "1eb6dd6b408de93dd68f6f7e65f6a2d7e83e3ccafab65e2230b017b038bf88a4",
-    ),
-}
+GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
+"""Pinned on purpose: a change there means that models of different versions no longer fit together."""
 
 
-@pytest.mark.parametrize(("spec", "rows", "signs", "fingerprint"), GOLDEN.values(), ids=GOLDEN)
-def test_golden_rows(spec, rows, signs, fingerprint):
-    hasher = FlyHash(spec)
-    assert hasher.rows.tolist() == rows
-    assert signs is None or hasher.signs.tolist() == signs
-    assert hasher.fingerprint == fingerprint
+@pytest.mark.parametrize("golden", GOLDEN.values(), ids=GOLDEN)
+def test_golden_values(golden):
+    hasher, X = FlyHash(HashSpec.from_dict(golden["spec"])), np.array(golden.get("samples", []), float)
+    made = {"fingerprint": lambda: hasher.fingerprint, "signs": lambda: hasher.signs.tolist()}
+    made |= {"rows": lambda: hasher.rows[: len(golden["rows"])].tolist(), "active": lambda: hasher.active(X).tolist()}
+    made |= {"inputs": lambda: hasher._features(X)[:1].tolist(), "grades": lambda: hasher.graded(X).tolist()}
+    found = {name: make() for name, make in made.items() if name in golden}
+    assert found | {name: golden[name] for name in ("spec", "samples") if name in golden} == golden
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
 @pytest.mark.parametrize(("d", "s"), [(1, 1), (5, 3), (5, 5), (64, 19), (130, 65), (1000, 200)])
-def test_rows_and_signs_follow_the_written_generator(seed, d, s, weighted):
-    weights = [1 + 37 * j % 255 for j in range(d)] if weighted else None
-    s = min(s, (d + 1) // 2) if weighted else s
-    hasher = FlyHash(HashSpec(d, 6, s, 1, seed=seed, signed=True, row_weights=weights))
+def test_rows_and_signs_follow_the_written_generator(seed, d, s):
+    hasher = FlyHash(HashSpec(d, 6, s, 1, seed=seed, signed=True))
     for row in range(6):
-        drawn = oracle.draw_weighted_row(seed, row, weights, 1, s) if weighted else oracle.draw_row(seed, row, d, s)
-        assert hasher.rows[row].tolist() == drawn
+        assert hasher.rows[row].tolist() == oracle.draw_row(seed, row, d, s)
         assert hasher.signs[row].tolist() == oracle.draw_signs(seed, row, s)
 
 
 @given(coded_specs(3, max_dim=12))
+@example(HashSpec(1, 6, 1, 1, seed=7, signed=True))
+@example(HashSpec(1000, 6, 200, 1, seed=2**64 - 1, signed=True))
 def test_weighted_rows_follow_the_written_generator(spec):
-    weights = spec.row_weights or (7, 1, 255)
+    weights = spec.row_weights or [1 + 37 * j % 255 for j in range(spec.n_features)]
     row_nnz = min(spec.row_nnz, (spec.n_inputs + 1) // 2)
     hasher = FlyHash(replace(spec, row_weights=weights, row_nnz=row_nnz))
     for row in range(spec.hash_dim):
-        assert hasher.rows[row].tolist() == oracle.draw_weighted_row(spec.seed, row, weights, spec.n_codes, row_nnz)
+        drawn = oracle.draw_weighted_row(spec.seed, row, weights, spec.n_codes or 1, row_nnz)
+        assert hasher.rows[row].tolist() == drawn
         assert not spec.signed or hasher.signs[row].tolist() == oracle.draw_signs(spec.seed, row, row_nnz)
 
 
@@ -248,7 +232,7 @@ def counted(X):
 
 BAD_ROWS = [[0, 1], [[0.5]], np.empty((0, 2), int), [[1, 0]], [[1, 1]], [[0, 10]], [[-1, 0]]]
 REFUSED = [
-    *[(lambda X=X, act=act: act(X), DataError, "X") for act in (HASHER.active, counted) for X in POINTS],
+    *[(lambda X=X, act=act: act(X), DataError, "X") for act in (HASHER.active, HASHER.graded, counted) for X in POINTS],
     *[(lambda rows=rows: FlyHash.from_rows(rows, 10, 1), SpecError, None) for rows in BAD_ROWS],
     *[(lambda n=n: HASHER.count(ZEROS, [0, 0], n), DataError, "n_classes") for n in (0, -1, 2.0, True)],
     *[(lambda y=y: HASHER.count(ZEROS, y, 3), DataError, "y") for y in ([0], [0, 3], [0, -1], [0.0, 1.0], [[0, 1]])],

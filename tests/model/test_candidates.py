@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.model.candidates import candidate_scorings, gram_rows, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.scoring import ScoringRule
+from tests.app.snapshots import assert_refused_as_on_record
 from tests.raising import raises
 from tests.strategies import counted, hashes
 
@@ -76,43 +77,39 @@ def test_columns_of_any_size_make_hashes_of_moderate_numbers(exponent):
         np.testing.assert_array_equal(FlyHash(one).active(X[::10] * size), FlyHash(other).active(X[::10]))
 
 
-SIZES = [
-    *[("quick", 100, 8, 2**14, 64), ("quick", 10**6, 10, 2**14, 64), ("quick", 4096, 10**6, 2**8, 16)],
-    *[("default", 4095, 8, 2**15, 128), ("default", 4095, 9, 2**14, 64), ("default", 4096, 8, 2**16, 64)],
-    *[("default", None, 3, 2**15, 128), ("default", None, 10, 2**14, 64)],  # as many as the histograms are of
-    *[("default", 4096, 1000, 2**24 // 1000, 64), ("default", 4096, 2**14, 2**10, 64)],
-    *[("default", 4096, 2**15, 2**9, 32), ("thorough", 100, 8, 2**15, 128)],
-]
-
-
-@pytest.mark.parametrize(("effort", "n", "n_classes", "hash_dim", "hash_nnz"), SIZES)
-def test_sizes_of_efforts(effort, n, n_classes, hash_dim, hash_nnz):
-    """All candidates of "auto" have them, where none are given; else they are those of `HashSpec.suggest`."""
+def sizes(case):
+    """Rows and active bits of an effort, of so many samples and classes; of given ones as in `HashSpec.suggest`."""
+    effort, n, n_classes = case
     plan = HashPlan(4, n_classes, n, "auto", effort=effort)
     specs = plan.specs(COLUMNS)
     assert len(specs) == (1 if effort == "quick" else 6)
     assert (plan.has_gram, plan.most_members) == (effort == "thorough", 1 if effort == "quick" else 3)
-    assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == {(hash_dim, hash_nnz)}
     for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"hash_dim": 512, "hash_nnz": 16}):
         suggested = HashSpec.suggest(4, 150 if n is None else n, n_classes, **given)
         for spec in replace(plan, **given).specs(COLUMNS):
             assert (spec.hash_dim, spec.hash_nnz) == (suggested.hash_dim, suggested.hash_nnz)
+    ((hash_dim, hash_nnz),) = {(spec.hash_dim, spec.hash_nnz) for spec in specs}  # all candidates have them
+    return f"{hash_dim} rows, {hash_nnz} of them active"
 
 
-ROWS = [
-    *[(64, 10, 2047, 1024), (64, 10, 2048, 2048), (64, 10, 10**6, 2048)],  # 4096 rows take more than a perceptron
-    *[(36, 2, 8191, 1024), (36, 2, 8192, 2048)],  # 2048 rows are more than an eighth of the samples times the classes
-    *[(784, 10, 60000, 4096), (784, 10, 4095, 2048), (784, 10, 4096, 4096), (10, 200, 1000, 1024)],
-    *[(24, 2, 10**9, 1024), (25, 2, 10**9, 2048)],  # the last of so few bytes, and the first of more
-    *[(96, 10, 10**9, 2048), (97, 10, 10**9, 4096), (1, 2, 10**9, 1024)],
-]
-
-
-@pytest.mark.parametrize(("n_features", "n_classes", "n", "rows"), ROWS)
-def test_rows_of_the_gram_matrix_follow_from_the_data_and_the_bytes_of_a_perceptron(n_features, n_classes, n, rows):
-    assert gram_rows(n_features, n_classes, n) == rows
-    perceptron = 50 * 2 * 4 * 256 * (n_features + n_classes)
+def rows_of_gram(case):
+    """Rows of the Gram matrix, of so many features, classes and samples: they follow from the bytes of a perceptron."""
+    n_features, n_classes, n = case
+    rows, perceptron = gram_rows(n_features, n_classes, n), 50 * 2 * 4 * 256 * (n_features + n_classes)
     assert rows == 1024 or (0.65 * rows**2 <= perceptron and rows <= n and 8 * rows <= n * n_classes)
+    return f"{rows} rows"
+
+
+def with_entries(row_nnz):
+    """Columns of the candidates of "auto" that can have so many entries in a row."""
+    specs = HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(COLUMNS)
+    assert {spec.row_nnz for spec in specs} == {row_nnz}
+    return f"of columns {[spec.n_inputs for spec in specs]}"
+
+
+def test_sizes_of_candidates_are_those_on_record():
+    takes = {"sizes": sizes, "gram": rows_of_gram, "entries": with_entries}
+    assert_refused_as_on_record(Path(__file__).parent / "sizes.txt", takes)
 
 
 def test_samples_that_are_all_alike_have_no_waves():
@@ -120,37 +117,14 @@ def test_samples_that_are_all_alike_have_no_waves():
     assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(columns))
 
 
-@pytest.mark.parametrize(
-    ("row_nnz", "n_inputs"),
-    [(4, [20, 64, 20, 64, 4, 4]), (5, [20, 64, 20, 64]), (11, [64, 20, 64]), (21, [64, 64]), (33, [64]), (64, [64])],
-)
-def test_auto_has_the_candidates_that_can_have_so_many_entries_in_a_row(row_nnz, n_inputs):
-    specs = HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(COLUMNS)
-    assert [(spec.n_inputs, spec.row_nnz) for spec in specs] == [(n, row_nnz) for n in n_inputs]
-
-
-WIDE = ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3)
-RANGES = [
-    *(5, ((0, 0),), ((0,), (1,)), ((0, 0), (1,)), ("ab", "cd"), (("0", "0"), ("1", "1"))),
-    *(((0, 0), (1, -1)), ((0, math.nan), (1, 1)), ((-1e308, 0), (1e308, 1))),
-]
-REFUSED = [
-    *[(lambda ranges=ranges: HashPlan(2, 2, ranges=ranges), SpecError, "ranges") for ranges in RANGES],
-    *[(lambda bad=bad: HashPlan(4, 3, scaling=bad), SpecError, "scaling") for bad in ("standard", (None,))],
-    (lambda: HashPlan(4, 3, effort="much"), SpecError, "effort"),
-    (lambda: HashPlan(4, 3, max_members=0), SpecError, "max_members"),
-    (lambda: HashPlan(4, 3, scaling="auto").specs(), SpecError, "columns"),
-    (lambda: HashPlan(4, 3, scaling="auto").specs(ColumnHistograms.zeros(4, 3)), DataError, "histograms"),
-    # For no candidate:
-    *[(lambda n=n: HashPlan(4, 3, 9, "auto", row_nnz=n).specs(COLUMNS), SpecError, "row_nnz") for n in (0, 65, "many")],
-    (lambda: HashPlan(129, 3, scaling="auto", row_nnz=1040).specs(WIDE), SpecError, "row_nnz"),
-]
-
-
-@pytest.mark.parametrize(("act", "error", "field"), REFUSED)
-def test_plans_that_are_none_are_refused(act, error, field):
-    with raises(error, field=field):
-        act()
+def test_columns_are_needed_with_samples_and_a_row_that_a_candidate_can_have():
+    plan, wide = HashPlan(4, 3, scaling="auto"), ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3)
+    with raises(SpecError, field="columns"):
+        plan.specs()
+    with raises(DataError, field="histograms"):
+        plan.specs(ColumnHistograms.zeros(4, 3))
+    with raises(SpecError, field="row_nnz"):
+        HashPlan(129, 3, scaling="auto", row_nnz=1040).specs(wide)
 
 
 def test_ranges_may_be_arrays_and_empty():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,30 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
-from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
+from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.model import prediction
 from flwr_flynn.model.candidates import HashPlan, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES
 from tests import oracle
+from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
 from tests.strategies import cases
-
-SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
-X, CODES = make_classification(
-    120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
-)
-X = X.round(2)
-LABELS = np.array(["ant", "bee", "cicada"])
-Y = LABELS[CODES]
 
 
 @parametrize_with_checks([FlyNNClassifier()])
@@ -211,57 +202,23 @@ def test_sizes_left_out_are_suggested_and_given_ones_are_heard_by_auto():
     assert FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_.difference(raw) == ["signed"]
 
 
-def refused(act, error, **facts):
-    """A row of the table: what is refused, by which error with which facts."""
-    return pytest.param(act, error, facts, id=" ".join(facts.values()))
-
-
-def fit(points=X, labels=Y, **parameters):
-    return lambda _: FlyNNClassifier(**parameters).fit(points, labels)
-
-
 def forget(points, labels):
     return lambda model: model.forget(points, labels)
 
 
-def merge(*data, **change):
-    return lambda model: model.merge(FlyNNClassifier(replace(SPEC, **change)).fit(*data or (X, Y)))
+def merge(points, labels):
+    return lambda model: model.merge(FlyNNClassifier(SPEC).fit(points, labels))
 
 
-def learn(y, **parameters):
-    return lambda model: model.partial_fit(X[: len(y)], y, **parameters)
-
-
-def from_counts(**change):
-    return lambda model: FlyNNClassifier.from_counts(
-        **({"spec": SPEC, "counts": model.counts_, "classes": LABELS} | change)
-    )
-
-
-REFUSED = [
-    refused(fit(spec=SPEC, hash_nnz=11), SpecError, field="hash_nnz", got="11"),
-    refused(fit(X[:, :4], spec=SPEC), DataError, field="X", expected="5 features", got="4"),
-    refused(fit(row_nnz=6, scaling=None), SpecError, field="row_nnz", got="6"),
-    refused(fit(row_nnz=99), SpecError, field="row_nnz", got="99"),  # for no candidate
-    refused(fit(np.where(X[0, 0] == X, np.nan, X), spec=SPEC), DataError, field="X"),  # it learns no schema
-    refused(fit(scaling=(None,)), SpecError, field="scaling"),
-    refused(fit(scaling=(None, [0] * 5)), SpecError, field="scale"),
-    refused(forget(-X[:1], Y[:1]), CountsError, field="difference"),
-    refused(forget(np.tile(X[:1], (100, 1)), np.repeat(Y[:1], 100)), CountsError, field="difference"),
-    refused(forget(X[:2], [Y[0], "dog"]), DataError, field="y", got="1 of 2 that are not"),
-    refused(merge(seed=4), SpecError, field="merge", got="differences in seed"),
-    refused(merge(hash_nnz=11), SpecError, field="merge", got="differences in hash_nnz"),
-    refused(merge(center=(0.0,) * 5), SpecError, field="merge", got="differences in center"),
-    refused(merge(X, CODES), DataError, field="merge", expected="equal classes_"),
-    refused(merge(X[CODES > 0], Y[CODES > 0]), DataError, field="merge", expected="equal classes_"),
-    refused(learn(Y, classes=["ant", "bee"]), DataError, field="classes", got="2 labels"),
-    *(refused(learn(y), DataError, field="y") for y in ([0, 1], [True, False])),
-    pytest.param(learn([1.5, 2.5]), ValueError, {}, id="continuous"),  # by scikit-learn
-    refused(from_counts(spec=replace(SPEC, seed=4)), SpecError, field="counts"),
-    refused(from_counts(classes=["ant"]), DataError, field="classes"),
-    refused(from_counts(feature_names=["a"]), DataError, field="feature_names"),
-    refused(from_counts(decay="best"), ConfigError, field="decay"),
-    refused(from_counts(rule="best"), ConfigError, field="rule"),
+REFUSED = [  # other parameters are in `refused.txt`
+    (lambda model: model.fit(X[:, :4], Y), DataError, {"field": "X", "expected": "5 features", "got": "4"}),
+    (lambda model: model.fit(np.where(X[0, 0] == X, np.nan, X), Y), DataError, {"field": "X"}),  # it learns no schema
+    (lambda model: model.partial_fit(X[:2], [1.5, 2.5]), ValueError, {}),  # by scikit-learn
+    (forget(-X[:1], Y[:1]), CountsError, {"field": "difference"}),
+    (forget(np.tile(X[:1], (100, 1)), np.repeat(Y[:1], 100)), CountsError, {"field": "difference"}),
+    (forget(X[:2], [Y[0], "dog"]), DataError, {"field": "y", "got": "1 of 2 that are not"}),
+    (merge(X, CODES), DataError, {"field": "merge", "expected": "equal classes_"}),
+    (merge(X[CODES > 0], Y[CODES > 0]), DataError, {"field": "merge", "expected": "equal classes_"}),
 ]
 
 
@@ -284,19 +241,6 @@ def test_classes_are_needed_once_and_a_model_without_them_stays_unfitted():
         none.predict(X)
 
 
-BY_SCIKIT_LEARN = [
-    *[("decay", 1.0), ("decay", -0.1), ("decay", "best"), ("rule", "best"), ("scaling", "best"), ("temperature", 0.0)],
-    *[("temperature", "warm"), ("hash_dim", 0), ("seed", -1), ("seed", 2**64), ("signed", "yes"), ("spec", {})],
-    *[("effort", "much"), ("max_members", 0)],
-]
-
-
-@pytest.mark.parametrize(("name", "value"), BY_SCIKIT_LEARN)
-def test_parameters_are_checked(name, value):
-    with pytest.raises(ValueError, match=f"The {name!r} parameter"):
-        FlyNNClassifier(**{name: value}).fit(X, Y)
-
-
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])  # every fourth sample, and all
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
@@ -317,19 +261,6 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     heavy = weights >= 1 / 16
     assert [member.spec for member in members] == [specs[i] for i in order[heavy]]
     assert_allclose([member.weight for member in members], weights[heavy] / weights[heavy].sum())
-
-
-def test_many_columns_are_left_as_they_are():
-    rng = np.random.default_rng(0)
-    wide = sp.csr_array(sp.random(30, 2**14 + 1, density=0.001, random_state=rng))
-    spec = FlyNNClassifier(hash_dim=64).fit(wide, np.arange(30) % 2).spec_
-    assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
-
-
-@pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])
-def test_units_do_not_matter(factor):
-    expected, model = FlyNNClassifier().fit(X, Y), FlyNNClassifier().fit(X * factor, Y)
-    assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")

@@ -41,13 +41,6 @@ def test_a_frame_is_learned_as_it_is(effort, tmp_path):
     assert_array_equal(again.predict(FRAME), model.predict(FRAME))
 
 
-def test_columns_that_cannot_be_used_are_named():
-    frame = FRAME.assign(id=[f"p{index}" for index in range(N)])
-    with pytest.warns(UserWarning, match="'id'"):
-        model = FlyNNClassifier().fit(frame, Y)
-    assert_array_equal(model.predict(frame), FlyNNClassifier().fit(FRAME, Y).predict(FRAME))
-
-
 def test_what_does_not_fit_is_refused_by_column():
     """What a schema refuses else is in `tests.tables`."""
     model = FlyNNClassifier().fit(FRAME, Y)

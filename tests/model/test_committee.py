@@ -23,16 +23,11 @@ from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES, class_novelty, class_scores
 from flwr_flynn.model.selection import N_LEFT_OUT
+from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
 
-X, CODES = make_classification(
-    120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
-)
-X = X.round(2)
-LABELS = np.array(["ant", "bee", "cicada"])
-Y = LABELS[CODES]
 SPECS = (
-    HashSpec(5, 200, 2, 10, seed=3, signed=True),
+    SPEC,
     HashSpec(
         5, 90, 4, 7, seed=4, signed=True, coding="steps", n_codes=4, edges=np.quantile(X, [0.1, 0.5, 0.9], axis=0).T
     ),

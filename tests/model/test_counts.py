@@ -30,10 +30,6 @@ def make(array, hash_nnz=2, spec_fingerprint=FINGERPRINT):
     return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint)
 
 
-# Active bits that are none: too few, flat, beyond the hash, negative, of floats, beyond int32.
-BITS = [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
-
-
 @st.composite
 def labelled_points(draw, n_classes=3):
     n = draw(st.integers(0, 12))
@@ -103,11 +99,6 @@ def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
             make(rows, hash_nnz)
 
 
-# Of one or no dimension, of no integers, of sums or counts that no samples have, beyond int64 as a count or as a sum.
-IMPOSSIBLE = [
-    *([1, 1], np.zeros((0, 4), int), np.zeros((2, 0), int), [[1.0, 1.0]], [[True, True]], [[None, 1]]),
-    *([[2, 1]], [[1, 1], [2, 0]], [[1, 1], [3, -1]], np.array([[2**63, 2**63]], np.uint64), [[2**62, 2**62]]),
-]
 OTHERS = [make([[1, 1]], 2, 64 * "1"), make([[1, 1]], 1), make([[1, 1], [1, 1]]), make([[1, 1, 0]])]
 ACTIVE = HASHER.active(np.eye(3))
 TWO = ClassCounts.from_active(HASHER, ACTIVE[:2], [0, 1], 2)
@@ -117,22 +108,11 @@ def left_out(active, y):
     return lambda: list(left_out_scores(TWO, active, y, [ScoringRule("balanced", 0.5)]))
 
 
-def of(active=ACTIVE[:1], y=(0,)):
-    return lambda: ClassCounts.from_active(HASHER, active, y, 2)
-
-
-INDICES = [[2], [-1], [0.0], ["a"], [0, 1], [[0]]]
 REFUSED = [
-    *[(lambda a=a: make(a), CountsError, "array") for a in IMPOSSIBLE],
-    *[(lambda n=n: make([[1, 1]], n), CountsError, "hash_nnz") for n in (0, -1, True, 2.0, None)],
-    *[(lambda f=f: make([[1, 1]], 2, f), CountsError, "spec_fingerprint") for f in ("", 63 * "0", 64 * "A", None)],
+    *[(lambda a=a: make(a), CountsError, "array") for a in (np.zeros((0, 4), int), np.zeros((2, 0), int))],
     *[(lambda o=o: make([[1, 1]]) + o, CountsError, "sum") for o in OTHERS],
     *[(lambda o=o: make([[1, 1]]) - o, CountsError, "difference") for o in OTHERS],
     (lambda: make([[2**62]], 1) + make([[2**62]], 1), CountsError, "sum"),
-    *[(of(y=y), DataError, "y") for y in INDICES],
-    *[(left_out(ACTIVE[:1], y), DataError, "y") for y in INDICES],
-    *[(of(bad), DataError, "active") for bad in BITS],
-    *[(left_out(bad, [0]), DataError, "active") for bad in BITS],
     *[(left_out(ACTIVE[i], y), DataError, "active, y") for i, y in (([2], [0]), ([0], [1]), ([0, 0], [0, 0]))],
 ]
 

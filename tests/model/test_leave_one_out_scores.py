@@ -38,12 +38,16 @@ def left_out(counts, active, y, decays, rule):
     return matrices
 
 
-@given(training_sets(), decays, st.sampled_from(RULES))
-def test_leave_one_out_is_retraining(training, decay, rule):
+@given(training_sets(), st.lists(decays, min_size=1, max_size=3), st.sampled_from(RULES))
+def test_leave_one_out_is_retraining_and_tables_have_what_is_right_of_each_class(training, gammas, rule):
     active, y, n_classes, hash_dim = training
-    counts = counted(active, y, n_classes, hash_dim)
-    expected = retrained(active, y, n_classes, hash_dim, [decay], rule)
-    assert_array_equal(left_out(counts, active, y, [decay], rule), expected)
+    counts, expected = counted(active, y, n_classes, hash_dim), retrained(active, y, n_classes, hash_dim, gammas, rule)
+    assert_array_equal(left_out(counts, active, y, gammas, rule), expected)
+    candidates = [ScoringRule(rule, gamma) for gamma in gammas]
+    table = leave_one_out_tables(counts, [(active, y)], candidates)
+    assert_array_equal(table.correct, np.diagonal(expected, axis1=1, axis2=2))
+    assert table.correct.dtype == table.log_losses.dtype == np.int64
+    assert not leave_one_out_tables(counts, [(active, y)], candidates, with_losses=False).log_losses.any()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -54,18 +58,6 @@ def test_leave_one_out_takes_the_point_out_of_the_mean_class_size(rule):
         active, y = hashes(rng, 6, 12, 6), rng.choice(3, 6, p=[0.6, 0.2, 0.2])
         expected = retrained(active, y, 4, 12, grid, rule)
         assert_array_equal(left_out(counted(active, y, 4, 12), active, y, grid, rule), expected)
-
-
-@given(training_sets(), st.lists(decays, min_size=1, max_size=3), st.sampled_from(RULES))
-def test_tables_have_what_is_right_of_each_class(training, gammas, rule):
-    active, y, n_classes, hash_dim = training
-    counts = counted(active, y, n_classes, hash_dim)
-    candidates = [ScoringRule(rule, gamma) for gamma in gammas]
-    table = leave_one_out_tables(counts, [(active, y)], candidates)
-    matrices = left_out(counts, active, y, gammas, rule)
-    assert_array_equal(table.correct, np.diagonal(matrices, axis1=1, axis2=2))
-    assert table.correct.dtype == table.log_losses.dtype == np.int64
-    assert not leave_one_out_tables(counts, [(active, y)], candidates, with_losses=False).log_losses.any()
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", np.array([1.0, 0.5, 3.0])])

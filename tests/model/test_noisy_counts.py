@@ -142,24 +142,12 @@ def test_what_noisy_counts_cannot_do(act, field):
 
 
 RELEASE = asdict(Release(NAMES[0], 2.0, -3, True))
-BAD = {
-    "name": ("", 5, 64 * "A", 63 * "a", None),
-    "variance": (0.0, -1.0, math.nan, math.inf, "1", True, None),
-    "times": (0, 0.5, True, 2**40, None),
-    "selected": (0, "yes", None),
-}
-
-
-@pytest.mark.parametrize(("field", "bad"), [(field, bad) for field, every in BAD.items() for bad in every])
-def test_a_release_is_checked(field, bad):
-    with raises(CountsError, field=f"release {field}"):
-        Release.from_dict(RELEASE | {field: bad})
 
 
 def test_a_release_survives_json_and_other_values_are_none():
     assert asdict(Release.from_dict(json.loads(json.dumps(RELEASE)))) == RELEASE
     less = [{name: RELEASE[name] for name in RELEASE if name != field} for field in RELEASE]
-    for values in (None, [], {}, RELEASE | {"more": 1}, *less):
+    for values in (None, [], {}, *less):
         with raises(CountsError, field="release"):
             Release.from_dict(values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from decimal import Context, Decimal, localcontext
 
 import numpy as np
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from flwr_flynn import ClassCounts
-from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.scoring import RULES, ScoringRule, class_novelty, class_scores
-from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
 
 WIDE = Context(prec=50, Emin=-(10**17), Emax=10**17)
@@ -120,25 +117,6 @@ def test_log_odds_keep_the_order_of_scores():
 
 
 COUNTS = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
-BITS = [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
-DECAYS = [1, 1.0, -0.1, math.nan, math.inf, "0.5", None, True]
-REFUSED = [
-    *[(lambda d=d: ScoringRule("novelty", d), ConfigError, "decay") for d in DECAYS],
-    *[(lambda d=d: class_novelty(COUNTS, [[0, 1, 2, 3]], d), ConfigError, "decay") for d in DECAYS],
-    *[(lambda r=r: ScoringRule(r, 0.5), ConfigError, "rule") for r in ("best", "bayes", None, ["novelty"])],
-    *[
-        (lambda t=t: ScoringRule("balanced", 0.5, t), ConfigError, "temperature")
-        for t in (0, -1.0, math.nan, math.inf, "1", True)
-    ],
-    *[(lambda b=b: class_scores(COUNTS, b, ScoringRule("balanced", 0.5)), DataError, "active") for b in BITS],
-    *[(lambda b=b: class_novelty(COUNTS, b, 0.5), DataError, "active") for b in BITS],
-]
-
-
-@pytest.mark.parametrize(("act", "error", "field"), REFUSED)
-def test_what_cannot_be_scored_is_refused(act, error, field):
-    with raises(error, field=field):
-        act()
 
 
 def test_no_samples_no_scores():

@@ -9,7 +9,6 @@ import json
 import math
 import multiprocessing
 import os
-import random
 import re
 import shutil
 import signal
@@ -17,19 +16,29 @@ import stat
 import time
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, DataError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_files, mechanism, release_policy
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    SimulatedRelease,
+    accounting,
+    ledger_files,
+    mechanism,
+    release_policy,
+)
 from flwr_flynn.privacy import ledger as budget
+from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_files import LedgerFile
 from tests.raising import raises
 
-SHAPE = {"hash_nnz": 2, "n_classes": 2}
+SHAPE: dict[str, Any] = {"hash_nnz": 2, "n_classes": 2}
 HERE = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
 LATER = ClassCounts([[2, 2, 0], [0, 2, 2]], hash_nnz=2, spec_fingerprint=64 * "0")
 ELSEWHERE = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "1")
@@ -135,8 +144,8 @@ def test_what_the_policy_does_not_allow_is_refused_by_the_request_alone(path, be
     monkeypatch.setattr(GaussianCounts, "sigma", property(lambda self: pytest.fail("sigma was looked for")))
     with raises(PrivacyError, field=field, expected=expected, got=got):
         open_budget(path, **policy).release(mechanism, HERE.spec_fingerprint, never)
-    assert open_budget(path).is_begun == begun
     assert spent(path) == ((0.5, 0.0) if begun else (0.0, 0.0))
+    assert open_budget(path).is_begun == begun  # to look at the costs makes no ledger either
 
 
 def test_an_answer_that_is_there_needs_no_data_and_no_room(path, monkeypatch):
@@ -155,23 +164,11 @@ def test_an_answer_that_is_there_needs_no_data_and_no_room(path, monkeypatch):
     refused("ledger", open_budget(path).release, laplace(), HERE.spec_fingerprint, never, got="lost")
 
 
-def test_what_the_policy_allows(path):
-    policy = {"mechanisms": ["simulated", "gaussian"], "secure_sum": True, "neighbours": "add-remove"}
-    budget = open_budget(path, **policy)
-    answer(budget, SimulatedRelease(laplace(0.25, neighbours="replace-one"), 1))
-    answer(budget, SHARE)
-    assert budget.spent()[0] == pytest.approx(0.75, rel=1e-2)
-
-
 # Faults
 
 
 def lose(path):
     (path / "ledger.json").unlink()
-
-
-def lose_marker(path):
-    marker_of(path).unlink()
 
 
 def altered(path, change):
@@ -193,6 +190,12 @@ def forge(path, change):
         marker_of(path).write_bytes(ledger.marker())
 
 
+def swap(path):
+    """Another ledger of the same request: other noise, another head."""
+    ask(path.with_name("other"))
+    put_back(path, path.with_name("other"))
+
+
 ENTRIES = [7, {"0": {}}, [7], [{}]]
 FIELDS = [
     *({"epsilon": epsilon} for epsilon in (-1.0, math.nan, 10**400)),
@@ -204,9 +207,13 @@ MARKERS += [b'{"format": 2, "entries": %s, "head": ""}' % n for n in (b"1", b"1.
 FAULTS = {
     "lose": lose,
     "lose all": shutil.rmtree,
-    "lose marker": lose_marker,
+    "lose marker": lambda path: marker_of(path).unlink(),
+    "lose all but the folder": lambda path: (shutil.rmtree(path), path.mkdir()),
+    "lose all but a folder from before": lambda path: (shutil.rmtree(path), marker_of(path).unlink(), path.mkdir()),
+    "swap": swap,
     "forget spending": lambda path: altered(path, lambda content: content["entries"][0].update(epsilon=0.0)),
     "empty": lambda path: (path / "ledger.json").write_text('{"format": 1, "sha256": "", "entries": []}'),
+    "empty and sound": lambda path: (path / "ledger.json").write_bytes(LedgerFile().to_bytes()),
     "truncate": lambda path: (path / "ledger.json").write_bytes((path / "ledger.json").read_bytes()[:-1]),
     **{f"entries {bad}": partial(forge, change=lambda entries, bad=bad: bad) for bad in ENTRIES},
     **{f"{bad}"[:40]: partial(forge, change=lambda entries, bad=bad: [entries[0] | bad]) for bad in FIELDS},
@@ -356,43 +363,6 @@ def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, s
     assert spent(path) == (cost + 0.25 * (not answered), 0.0)
 
 
-def release_many(path, pipe):
-    for run in range(1000):
-        pipe.send(ask(path, 0.001, terms=f"run {run}").counts.sha256())
-
-
-def answers_until_killed(path, seconds):
-    """The answers of a process that is killed after a while."""
-    context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=release_many, args=(path, theirs))
-    process.start()
-    theirs.close()
-    yield mine.recv()
-    time.sleep(seconds)
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    with suppress(EOFError, OSError):
-        while True:
-            yield mine.recv()
-
-
-def test_a_killed_process_has_recorded_all_it_answered(path):
-    spent(path)
-    draw = random.Random(5)
-    for _ in range(4):
-        answers = list(answers_until_killed(path, 0.2 * draw.random()))
-        cost = spent(path)[0]
-        again = [ask(path, 0.001, terms=f"run {run}") for run in range(len(answers))]
-        assert not list(path.glob(".*"))
-        answered = [entry["file"] for entry in entries_of(path) if entry["sha256"]]
-        assert {file.name for file in path.glob("*.npz")} >= {*answered}
-        assert len(answered) >= len(entries_of(path)) - 4  # one at most of each process
-        assert all(answer.repeated for answer in again)
-        assert [answer.counts.sha256() for answer in again] == answers
-        assert spent(path)[0] == cost >= 0.00099 * len(answers)
-
-
 # By hand
 
 
@@ -413,11 +383,10 @@ def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
     assert [file.name for file in path.parent.iterdir()] == ["state.lock"]
 
 
-def test_a_folder_that_was_there_before_counts_as_a_lost_ledger(path):
-    path.mkdir(parents=True)
-    refused("ledger", ask, path, got="lost")
-    open_budget(path).reset()
-    ask(path)
+def shown(path, capsys):
+    """The words of the command about a ledger."""
+    assert budget.main(["show", str(path)]) == 0
+    return capsys.readouterr().out.removeprefix(f"{path}: ").removesuffix("\n")
 
 
 def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
@@ -425,21 +394,13 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
     assert str(path) in capsys.readouterr().err
     assert not path.parent.exists()
     ask(path)
-    assert budget.main(["show", str(path)]) == 0
-    facts = ["composition basic", "releases 1", "epsilon 0.5", "delta 0 spent"]
-    assert capsys.readouterr().out == f"{path}: {', '.join(facts)}\n"
+    assert shown(path, capsys) == "composition basic, releases 1, epsilon 0.5, delta 0 spent"
     lose(path)
     assert budget.main(["show", str(path)]) == 1
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"reset {path}")
     assert budget.main(["reset", str(path)]) == 0
     assert (open_budget(path).is_begun, spent(path)) == (False, (0.0, 0.0))
     assert budget.main(["forget", str(path)]) == budget.main([]) == 2
-
-
-def test_looking_makes_no_ledger(path):
-    assert spent(path) == (0.0, 0.0)
-    refused("request", open_budget(path).recall, laplace(), HERE.spec_fingerprint)
-    assert not open_budget(path).is_begun
 
 
 # Before data are touched
@@ -471,6 +432,7 @@ def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
     monkeypatch.setattr(mechanism, "privacy_extra", refuse)  # noise that cannot be drawn
     with raises(DataError, field="columns"):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
+    refused("request", open_budget(path).recall, laplace(), HERE.spec_fingerprint)
     assert not open_budget(path).is_begun
 
 
@@ -545,19 +507,6 @@ def test_an_older_copy_of_the_folder_is_noticed(path, copies):
     put_back(path, copies[2][0])
     assert spent(path) == (0.375, 0.0)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == files
-
-
-def test_another_ledger_swapped_in_is_noticed(path, tmp_path):
-    ask(path, 0.125)
-    other = tmp_path / "other" / "state"
-    ask(other, 0.125)  # of the same request: other noise, another head
-    put_back(path, other)
-    refused("ledger", spent, path, got="altered")
-    shutil.rmtree(path)
-    path.mkdir()
-    refused("ledger", spent, path, got="lost")
-    (path / "ledger.json").write_bytes(LedgerFile().to_bytes())  # empty, and sound by itself
-    refused("ledger", spent, path, got="altered")
 
 
 def test_a_ledger_with_a_release_by_a_mechanism_of_0_8_shows_what_was_spent_and_releases_nothing(path):
@@ -636,6 +585,40 @@ def test_a_policy_that_becomes_stricter_releases_nothing_until_the_ledger_is_res
     budget.reset()
     answer(budget, strong)
     assert not ask(path, 0.25).repeated  # a weaker policy takes what is there
+
+
+# Accounts
+
+
+ZCDP, WHOLE = {"max_delta": 1e-5, "composition": "zcdp"}, GaussianCounts(1.0, 1e-5, **SHAPE)
+
+
+def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, capsys):
+    assert accounting.zcdp_epsilon(WHOLE.zcdp_rho, 1e-5) > 1.0
+    first, epsilon = answer(open_budget(path, **ZCDP), WHOLE), WHOLE.epsilon(1e-5)
+    assert open_budget(path, **ZCDP).spent() == (epsilon, 1e-5)
+    for max_epsilon in (1.0, 10.0):  # closed for good
+        refused("policy max-epsilon", answer, open_budget(path, **ZCDP, max_epsilon=max_epsilon), laplace(0.001))
+    assert answer(open_budget(path, **ZCDP), WHOLE).counts == first.counts
+    assert entries_of(path)[0]["closes"] is True
+    facts = f"releases 1, closed, epsilon {shown_bound(epsilon, 6)}, delta 1e-05 spent"
+    assert shown(path, capsys) == f"composition zcdp, {facts}"
+
+
+@pytest.mark.parametrize(("mine", "other"), [("zcdp", "basic"), ("basic", "zcdp")])
+def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
+    noise = laplace(0.1)
+    answer(open_budget(path, composition=mine), noise)
+    budget = open_budget(path, composition=other)
+    refused("policy composition", answer, budget, noise)
+    refused("policy composition", budget.recall, noise, HERE.spec_fingerprint, got=other)
+    # The costs are told by the ledger's own composition.
+    epsilon, delta = (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-4), 1e-4) if mine == "zcdp" else (0.1, 0.0)
+    assert budget.spent() == (epsilon, delta)
+    told = f"composition {mine}, releases 1, epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
+    assert shown(path, capsys) == told
+    budget.reset()
+    answer(budget, noise)
 
 
 # The lock

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -15,9 +15,9 @@ from scipy.optimize import minimize_scalar
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, TopTLaplace, accounting
-from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.privacy.release_policy import Account, Policy
+from tests.privacy.distributions import gaussian_pmf, laplace_pmf
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 16, "n_classes": 2}
@@ -178,19 +178,11 @@ def divergence(p, q, order):
     return (np.log(np.exp(logs - logs.max()).sum()) + logs.max()) / (order - 1)
 
 
-def pmf_of(weigh, reach):
-    weights = weigh(np.arange(-reach, reach + 1.0))
-    return weights / weights.sum()
-
-
 @pytest.mark.parametrize("n_parties", [1, 2, 4])
 @pytest.mark.parametrize("sigma", [0.55, 0.8, 3.0])
 @pytest.mark.parametrize("shift", [1, 3])
 def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(sigma, n_parties, shift):
-    one = total = pmf_of(lambda x: np.exp(-(x**2) / (2 * sigma**2)), math.ceil(16 * sigma))
-    for _ in range(n_parties - 1):
-        total = np.convolve(total, one)
-    total = np.pad(total, shift)
+    total = np.pad(reduce(np.convolve, n_parties * [gaussian_pmf(sigma, 16)]), shift)
     bound = accounting.gaussian_rho(sigma, 1, shift, n_parties)
     sharp = shift**2 / (2 * n_parties * sigma**2)
     assert bound >= sharp
@@ -204,7 +196,7 @@ def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(sigma, n_part
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 30.0])
 def test_laplace_noise_is_of_the_stated_parameter(scale):
-    noise = np.pad(pmf_of(lambda x: np.exp(-np.abs(x) / scale), math.ceil(40 * scale)), 1)
+    noise = np.pad(laplace_pmf(scale), 1)
     bound = accounting.pure_rho(1 / scale)
     for order in (1.01, 1.5, 2, 5, 20):
         assert divergence(noise[1:-2], noise[2:-1], order) <= order * bound
@@ -250,74 +242,6 @@ def test_twenty_noisy_releases_cost_about_what_they_give_away():
     print(f"20 runs of (.2, 1e-6) at delta {delta:g}: filter {total:.3f}, exact {tight:.3f}, basic 4")
     assert tight < total < 1.12 * tight
     assert at == delta
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "state"
-
-
-def open_budget(path, max_epsilon=1.0, composition="zcdp"):
-    return Budget(path, Policy(max_epsilon, 1e-5, composition=composition))
-
-
-def ask(path, mechanism, terms="", **policy):
-    return open_budget(path, **policy).release(mechanism, HERE.spec_fingerprint, lambda: HERE, terms=terms)
-
-
-def refused(path, mechanism, field="policy max-epsilon", **policy):
-    with raises(PrivacyError, field=field):
-        ask(path, mechanism, **policy)
-
-
-def shown(path, capsys):
-    """What is shown of a ledger, and the epsilon that is spent."""
-    assert budget.main(["show", str(path)]) == 0
-    *facts, epsilon, _ = capsys.readouterr().out.removeprefix(f"{path}: ").split(", ")
-    return facts, float(epsilon.removeprefix("epsilon "))
-
-
-WHOLE, TINY, NOISE = GaussianCounts(1.0, 1e-5, **SHAPE), LaplaceCounts(0.001, **SHAPE), LaplaceCounts(0.1, **SHAPE)
-
-
-def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, capsys):
-    assert accounting.zcdp_epsilon(WHOLE.zcdp_rho, 1e-5) > 1.0
-    first = ask(path, WHOLE)
-    assert open_budget(path).spent() == (WHOLE.epsilon(1e-5), 1e-5)
-    for max_epsilon in (1.0, 10.0):  # closed for good
-        refused(path, TINY, max_epsilon=max_epsilon)
-    assert ask(path, WHOLE).counts == first.counts
-    assert json.loads((path / "ledger.json").read_text())["entries"][0]["closes"] is True
-    epsilon = pytest.approx(WHOLE.epsilon(1e-5), rel=1e-5)
-    assert shown(path, capsys) == (["composition zcdp", "releases 1", "closed"], epsilon)
-
-
-def test_a_release_of_all_the_policy_allows_comes_first_or_not_at_all(path):
-    for beyond in (GaussianCounts(1.0, 1e-4, **SHAPE), LaplaceCounts(1.1, **SHAPE)):
-        refused(path, beyond)
-    assert open_budget(path).spent() == (0.0, 0.0)
-    ask(path, TINY)
-    refused(path, WHOLE)
-
-
-@pytest.mark.parametrize(("mine", "other"), [("zcdp", "basic"), ("basic", "zcdp")])
-def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
-    ask(path, NOISE, composition=mine)
-    refused(path, NOISE, field="policy composition", composition=other)
-    with raises(PrivacyError, field="policy composition", got=other):
-        open_budget(path, composition=other).recall(NOISE, HERE.spec_fingerprint)
-    # What is spent is told by the ledger's own.
-    spent = (accounting.zcdp_epsilon(NOISE.zcdp_rho, 1e-5), 1e-5) if mine == "zcdp" else (NOISE.epsilon(), 0.0)
-    assert open_budget(path, composition=other).spent() == spent
-    assert shown(path, capsys) == ([f"composition {mine}", "releases 1"], pytest.approx(spent[0], rel=1e-5))
-    open_budget(path).reset()
-    ask(path, NOISE, composition=other)
-
-
-def test_deltas_of_requests_choose_noise_and_do_not_add_up(path):
-    for run in range(5):
-        ask(path, GaussianCounts(0.1, 1e-5, **SHAPE), str(run))
-    assert open_budget(path).spent()[1] == 1e-5
 
 
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])

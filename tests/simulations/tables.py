@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,21 @@ def shown(folder: Path, *figures: str) -> str:
         assert f"]({name}.png)" in text
     assert str(folder) not in text
     return text
+
+
+def run_once(experiment: str, *options: str, smaller: Sequence[tuple[Any, str, Any]] = ()) -> Any:
+    """A fixture: the folder of a quick run, some parts of which are made smaller for the tests of a module."""
+
+    @pytest.fixture(scope="module")
+    def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        folder = tmp_path_factory.mktemp(experiment)
+        with pytest.MonkeyPatch.context() as patch:
+            for module, name, value in smaller:
+                patch.setattr(module, name, value)
+            assert command.main([experiment, "--quick", *options, "--out", str(folder)]) == 0
+            yield folder
+
+    return finished
 
 
 def run_again(arguments: list[str], folder: Path, *parts: tuple[Any, str]) -> None:

@@ -59,14 +59,6 @@ def test_votes_for_every_k_at_once():
             assert mine[k - 1] == min(label for label, n in votes.items() if n == max(votes.values()))
 
 
-@pytest.mark.parametrize("k", [1, 4, 15])
-def test_knn_is_scikit_learns_where_nothing_ties(k):
-    generator = np.random.default_rng(5)
-    X, y, points = generator.normal(size=(80, 6)), generator.integers(0, 3, 80), generator.normal(size=(30, 6))
-    predicted = baselines.knn_predictions(baselines.neighbour_labels(X, y, points, 15), 3)[:, k - 1]
-    np.testing.assert_array_equal(predicted, KNeighborsClassifier(k, algorithm="brute").fit(X, y).predict(points))
-
-
 def test_balanced_accuracy_is_scikit_learns():
     generator = np.random.default_rng(6)
     y, predicted = generator.integers(0, 3, 50), generator.integers(0, 5, (50, 4))

@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import re
 import warnings
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from simulations.baselines import CENTRALISED, Settings
 from simulations.data import folded, load
 from simulations.lean import lean_count, lean_matrix, lean_rows
 from simulations.methods import FLYNN
+from tests.app.snapshots import assert_refused_as_on_record
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
 from tests.simulations.tables import read, run_again, shown
@@ -42,34 +45,19 @@ def test_the_lean_baseline_counts_what_we_count_where_nothing_ties():
     assert (np.diff(rows, axis=1) > 0).all()
 
 
-# Options that an experiment refuses, the last of which the refusal names.
-WRONG = {
-    "accuracy": ["--sets nothing", "--data nowhere", "--folds 1", "--threads 0", "--methods nothing"],
-    "hyperparameters": ["--sets nothing"],
-    "noniid": [
-        "--parties ten",
-        "--parties 0",
-        "--data . --sets none",
-        "--sets mnist",
-        "--jobs 2 --where ray",
-        "--finished",
-    ],
-    "openml": ["--data nowhere", "--data . --jobs 0", "--data . --max-examples -1"],
-    "privacy": ["--sets moons", "--repetitions 0"],
-    "scaling": ["--sets moons", "--data /nowhere", "--examples -1"],
-    "synthetic": ["--sets 0", "--jobs 0", "--quick --full"],
-    "tables": ["--sets none", "--folds 1", "--max-examples -1"],
-    "trees": ["--finished", "--sets none", "--data nowhere"],
-}
-
-
-@pytest.mark.parametrize(("name", "wrong"), [(name, each) for name, every in WRONG.items() for each in every])
-def test_wrong_options_are_refused(name, wrong, tmp_path, capsys):
+def test_wrong_options_are_refused_as_it_is_on_record(tmp_path, capsys):
+    """By the name that stands last."""
     for package in ("flwr_datasets", "xgboost", "dp_accounting"):
         pytest.importorskip(package)
-    with pytest.raises(SystemExit):
-        command.main([name, "--quick", "--out", str(tmp_path), *wrong.split()])
-    assert wrong.split()[-1].replace("--finished", "pieces") in capsys.readouterr().err.splitlines()[-1]
+
+    def told(name, wrong):
+        with pytest.raises(SystemExit):
+            command.main([name, "--quick", "--out", str(tmp_path), *wrong.split()])
+        *_, last = capsys.readouterr().err.splitlines()
+        return next(word for word in (wrong.split()[-1], "pieces") if word in last)
+
+    takes = {name: partial(told, name) for name in command.EXPERIMENTS}
+    assert_refused_as_on_record(Path(__file__).parent / "wrong_options.txt", takes)
 
 
 def test_an_unknown_experiment_is_answered_with_the_list(capsys):

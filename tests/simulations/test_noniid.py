@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
 
-from simulations import __main__ as command
 from simulations import gradients, noniid, splits
 from simulations import noniid_page as page
 from simulations.gradients import Recipe
 from simulations.results import behind
-from tests.simulations.tables import read, run_again, shown
+from tests.simulations.tables import read, run_again, run_once, shown
 
 pytest.importorskip("flwr_datasets")
 
@@ -65,39 +64,6 @@ def test_the_proximal_term_pulls_towards_the_global_weights():
     second = [w - 0.5 * (g + 0.3 * (w - w0)) for w, g, w0 in zip(first, slopes, start, strict=True)]
     near(gradients.descend(start, X, y, recipe, np.random.default_rng(2)), second, rtol=1e-4)
     assert not start[0].any()
-
-
-def test_a_round_is_the_mean_of_what_parties_trained_by_their_points():
-    random = np.random.default_rng(1)
-    parties = [(random.normal(size=(n, 4)).astype(np.float32), np.arange(n) % 3) for n in (5, 0, 40)]
-    recipe, seen = Recipe(0.3, epochs=2, batch=8), []
-    expected = gradients.initial_weights(4, 3, 6, seed=3)
-    for number in (1, 2):
-        theirs = [
-            gradients.descend(expected, X, y, recipe, np.random.default_rng([3, i, number]))
-            for i, (X, y) in enumerate(parties)
-        ]
-        expected = [(5 * a + 40 * c) / 45 for a, _, c in zip(*theirs, strict=True)]
-    weights, traffic = federated(parties, recipe, 2, 6, each=seen.append, seed=3)
-    near(weights, expected, rtol=1e-4)
-    assert (len(seen), traffic.replied) == (2, 6)
-
-
-def test_training_leaves_its_start_alone_and_takes_every_point_once_an_epoch(monkeypatch):
-    seen = []
-
-    def gradient(weights, X, y):
-        seen.extend(X[:, 0].tolist())
-        return [np.ones_like(array) for array in weights]
-
-    monkeypatch.setattr(gradients, "gradient", gradient)
-    start = gradients.initial_weights(1, 2, 0, seed=0)
-    X, y = np.arange(70, dtype=np.float32)[:, None], np.zeros(70, int)
-    after = gradients.descend(start, X, y, Recipe(0.5, epochs=2), np.random.default_rng(0))
-    assert sorted(seen) == sorted([*range(70)] * 2)
-    assert seen[:70] != seen[70:]
-    assert not start[0].any()
-    assert (after[0] == -0.5 * 2 * 3).all()  # two epochs of three steps
 
 
 def skewed(n_points=(90, 60, 33)):
@@ -163,23 +129,28 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
     assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(got, plain, strict=True))
 
 
-def test_heads_stay_at_their_parties_and_the_body_is_common():
-    parts, recipe, seen = skewed(), Recipe(0.1, 2), []
-    got, traffic = federated(parts, recipe, 3, 5, each=seen.append, kind=gradients.HeadClient)
-    body, heads = gradients.initial_weights(4, 3, 5, seed=0)[:2], [gradients.initial_weights(4, 3, 5, seed=0)[2:]] * 4
+@pytest.mark.parametrize(("kind", "n_common"), [(gradients.GradientClient, 4), (gradients.HeadClient, 2)])
+def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_heads_stay_there(kind, n_common):
+    parts, recipe, start, seen = skewed(), Recipe(0.1, 2), gradients.initial_weights(4, 3, 5, seed=3), []
+    got, traffic = federated(parts, recipe, 3, 5, each=seen.append, seed=3, kind=kind)
+    common, own = start[:n_common], [start[n_common:]] * 4
     for number in (1, 2, 3):
         trained = [
-            gradients.descend([*body, *heads[i]], X, y, recipe, np.random.default_rng([0, i, number]))
+            gradients.descend([*common, *own[i]], X, y, recipe, np.random.default_rng([3, i, number]))
             for i, (X, y) in enumerate(parts)
         ]
-        heads = [each[2:] for each in trained]
-        body = [sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True)) / 183 for k in (0, 1)]
-    near(got, [*body, *(np.stack(each) for each in zip(*heads, strict=True))], 1e-5)
-    assert [array.shape for array in got] == [(4, 5), (5,), (4, 5, 3), (4, 3)]
-    assert all(np.abs(got[2][i] - got[2][j]).max() > 1e-3 for i in range(4) for j in range(i))
-    assert len(seen) == 3
-    np.testing.assert_array_equal(seen[-1][0], got[0])
-    assert traffic.up < federated(parts, recipe, 3, 5)[1].up
+        own = [each[n_common:] for each in trained]
+        common = [
+            sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True)) / 183 for k in range(n_common)
+        ]
+    heads = [np.stack(each) for each in zip(*own, strict=True)]
+    near(got, [*common, *heads], 1e-5)
+    near(seen[-1], got, 0)
+    assert [array.shape for array in got] == [array.shape for array in (*common, *heads)]
+    assert (len(seen), traffic.replied) == (3, 12)
+    if kind is gradients.HeadClient:
+        assert all(np.abs(got[2][i] - got[2][j]).max() > 1e-3 for i in range(4) for j in range(i))
+        assert traffic.up < federated(parts, recipe, 3, 5)[1].up
 
 
 @pytest.mark.parametrize("split", list(splits.SPLITS))
@@ -232,26 +203,21 @@ def test_uneven_sizes_add_up(n, n_parties):
     assert sizes == sorted(sizes)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a small run, and its rows."""
-    folder = tmp_path_factory.mktemp("noniid")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noniid, "QUICK", TINY)
-        assert command.main(["noniid", "--quick", "--out", str(folder), "--jobs", "2"]) == 0
-        yield folder, read(folder / "noniid.csv")
+finished = run_once("noniid", "--jobs", "2", smaller=[(noniid, "QUICK", TINY)])
 
 
-def test_there_is_a_row_for_every_cell(finished):
-    folder, rows = finished
+def test_there_is_a_row_for_every_cell_and_none_is_run_again(finished):
+    rows = read(finished / "noniid.csv")
     assert len(rows) == 3 * len(noniid.METHODS)
     assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
     assert {row["rounds"] for row in rows if row["method"] in page.BASELINES} == {"3"}
     assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
-    assert "| Dirichlet 0.1 |" in shown(folder, "accuracy-all-4", "bytes-digits-4", "skew-digits-4")
+    assert "| Dirichlet 0.1 |" in shown(finished, "accuracy-all-4", "bytes-digits-4", "skew-digits-4")
     mine = [row for row in rows if row["method"] == noniid.FLYNN]  # the pooled model in every cell
     assert len({row["sha256"] for row in mine}) == len({row["accuracy"] for row in mine}) == 1
     assert len(mine[0]["sha256"]) == 64
+    for more in ([], ["--finished"]):
+        run_again(["noniid", "--quick", *more], finished, (noniid, "flynn"), (noniid, "by_gradients"))
 
 
 @pytest.mark.parametrize("pooled", [[50, 50], [10, 90]])
@@ -265,11 +231,6 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(own, pooled):
     scores = gradients.logits(weights, X) + np.log(own + 2 * shares) - np.log(shares)
     found = noniid.with_class_prior(splits.Samples(X[: len(mine)], mine, X, y), weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
-
-
-@pytest.mark.parametrize("more", [[], ["--finished"]])
-def test_finished_cells_are_not_run_again(finished, more):
-    run_again(["noniid", "--quick", *more], finished[0], (noniid, "flynn"), (noniid, "by_gradients"))
 
 
 def known_rows():

@@ -7,14 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from simulations import __main__ as command
 from simulations import boosted as federated
 from simulations import splits, trees
 from simulations import trees_page as page
 from simulations.results import behind
 from simulations.trees import Recipe
 from simulations.trees_page import BAGGING, CYCLIC, ONE_CLASS
-from tests.simulations.tables import read, run_again, shown
+from tests.simulations.tables import read, run_again, run_once, shown
 
 pytest.importorskip("flwr_datasets")
 xgboost = pytest.importorskip("xgboost")
@@ -141,25 +140,16 @@ def test_tables_of_known_rows():
     assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods.", ""))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trees")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trees, "QUICK", TINY)
-        assert command.main(["trees", "--quick", "--out", str(folder)]) == 0
-        yield folder, read(folder / "trees.csv")
+finished = run_once("trees", smaller=[(trees, "QUICK", TINY)])
 
 
-def test_every_cell_is_there_once(finished):
-    folder, rows = finished
+def test_every_cell_is_there_once_and_is_not_run_again(finished):
+    rows = read(finished / "trees.csv")
     found = [(row["split"], row["method"]) for row in rows]
     assert len(set(found)) == len(found) == 4 * 6 + 3
     assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {"1"}
-    text = shown(folder, "trees")
+    text = shown(finished, "trees")
     assert all(f"## {split}" in text for split in page.SPLITS)
-
-
-@pytest.mark.parametrize("more", [[], ["--finished"]])
-def test_finished_cells_are_not_run_again(finished, more):
     parts = ("defaults", "by_flower", "boosted", "forests", "centralised")
-    run_again(["trees", "--quick", *more], finished[0], *((trees, name) for name in parts))
+    for more in ([], ["--finished"]):
+        run_again(["trees", "--quick", *more], finished, *((trees, name) for name in parts))

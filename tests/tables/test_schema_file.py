@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
+from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
 from flwr_flynn.tables.table import as_level
+from tests.app.snapshots import assert_refused_as_on_record
 from tests.raising import raises
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
@@ -61,49 +63,42 @@ def test_a_schema_survives_a_file_and_json(schema: Schema) -> None:
     assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
 
 
-def column(rest: bytes, kind: bytes = b"number", name: bytes = b"'a'") -> bytes:
-    return b"[[column]]\nname = %b\nkind = '%b'\n%b\n" % (name, kind, rest)
+def read(content: bytes, path: Path) -> Schema:
+    """The schema of such a file; an error about it begins with its name, and shows as one short line."""
+    path.write_bytes(content)
+    try:
+        return read_schema(path)
+    except SchemaError as error:
+        text = str(error)
+        assert (text.startswith(path.name), text.isprintable(), len(text) < 600) == (True, True, True)
+        raise
 
 
-def synonyms(text: bytes, levels: bytes = b"['yes']") -> bytes:
-    return column(b"levels = %b\nsynonyms = %b" % (levels, text), b"category")
+def test_what_is_no_schema_and_no_summary_is_refused_as_it_is_on_record(tmp_path: Path) -> None:
+    """Values that come from anybody, and texts of schema files."""
+    takes = {"schema": Schema.from_dict, "summary": TableSummary.from_dict}
+    takes |= {"file": lambda text: read(text.encode(), tmp_path / "our.toml")}
+    assert_refused_as_on_record(Path(__file__).parent / "refused.txt", takes)
 
 
-MANY = b", ".join(b"k%d = 'yes'" % i for i in range(1025))
-HOSTILE: dict[str, bytes] = {
-    "empty": b"",
-    "no TOML": b"[[column]\n",
+LEVELS, SYNONYMS = (
+    b", ".join(b"%b%d%b" % (a, i, z) for i in range(1025)) for a, z in ((b"'", b"'"), (b"k", b" = 'yes'"))
+)
+CATEGORY = b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = [%b]\nsynonyms = {%b}\n"
+HOSTILE = {
     "no UTF-8": b'label = "\xff"\n',
     "deep": b"a = " + b"[" * 5000,
-    "one table": b'[column]\nname = "a"\nkind = "number"\n',
-    "a date as name": column(b"", name=b"2024-01-01"),
-    "an unknown key": b"colour = 1\n" + column(b""),
-    "an unknown key of a column": column(b"colour = 1"),
-    "levels of numbers": column(b"levels = [1, 2]", b"category"),
-    "an infinite range": column(b"low = -inf"),
-    "a range of dates": column(b"low = 2024-01-01"),
-    "gap texts that are none": b"gap-texts = 'NA'\n" + column(b""),
-    "gap texts of numbers": column(b"gap-texts = [1]"),
-    "synonyms of a number": column(b"synonyms = { ja = 'yes' }"),
-    "synonyms that are none": synonyms(b"['ja']"),
-    "synonyms of no level": synonyms(b"{ ja = 'no' }"),
-    "synonyms of texts": synonyms(b"{ ja = 1 }"),
-    "a synonym that is a level": synonyms(b"{ no = 'yes' }", b"['no', 'yes']"),
-    "a synonym in two forms": synonyms(b"{ 1 = 'yes', '1.0' = 'yes' }"),
-    "too many synonyms": synonyms(b"{ %b }" % MANY),
+    "too many levels": CATEGORY % (LEVELS, b""),
+    "too many synonyms": CATEGORY % (b"'yes'", SYNONYMS),
     "too large": b"#" * (LARGEST + 1),
 }
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_schema_is_refused_by_the_file_s_name(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "our.toml").write_bytes(content)
-    with raises(SchemaError) as caught:
-        read_schema(tmp_path / "our.toml")
-    text = str(caught.value)
-    assert text.startswith("our.toml")
-    assert text.isprintable()
-    assert len(text) < 600
+def test_files_of_no_text_or_of_too_much_of_it_are_refused(content: bytes, tmp_path: Path) -> None:
+    assert parsed((CATEGORY % (b"'yes'", b"ja = 'yes'")).decode()).names == ("a",)
+    with raises(SchemaError):
+        read(content, tmp_path / "our.toml")
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode))

@@ -155,15 +155,11 @@ def test_digits_are_bytes():
     assert len(DIGITS.feature_names or ()) == 64
 
 
-@pytest.mark.parametrize(
-    ("y", "classes"),
-    [
-        ([2, 0, 2], [0, 2]),
-        ([1.0, 0.0, 1.0], [0, 1]),
-        ([0.5, 1, 1], ["0.5", "1.0"]),
-        ([True, False, True], ["False", "True"]),
-    ],
-)
+CLASSES: list[tuple[list[Any], list[Any]]] = [([2, 0, 2], [0, 2]), ([1.0, 0.0, 1.0], [0, 1])]
+CLASSES += [([0.5, 1, 1], ["0.5", "1.0"]), ([True, False, True], ["False", "True"])]
+
+
+@pytest.mark.parametrize(("y", "classes"), CLASSES)
 def test_classes_are_integers_or_strings(y, classes, tmp_path):
     """Those of CSV files stand in csv_files.txt."""
     np.savez(tmp_path / "a.npz", X=np.eye(3), y=np.array(y))
@@ -222,17 +218,14 @@ def test_npz_files_without_names_are_taken_as_they_are(read, tmp_path):
         read(node(path), ("b", "a"))
 
 
-@pytest.mark.parametrize(
-    ("features", "got"),
-    [
-        (("age",), "others in 1 of 1 features: age"),
-        (("height", "age"), "others in 2 of 2 features: height, age"),
-        (("who", "height"), "others in 1 of 2 features: height"),
-    ],
-)
+INFINITE = {("age",): "1 of 1 features: age", ("height", "age"): "2 of 2 features: height, age"}
+INFINITE |= {("who", "height"): "1 of 2 features: height"}
+
+
+@pytest.mark.parametrize(("features", "got"), INFINITE.items())
 def test_columns_that_the_run_announced_are_told_by_name(features, got, tmp_path):
     path = written(tmp_path / "mine.csv", "who,height,age,label\nAnna,1.5,inf,x\nBert,-inf,7654,y\nCleo,2,inf,y\n")
-    with raises(DataError, field="mine.csv", got=got) as caught:
+    with raises(DataError, field="mine.csv", got=f"others in {got}") as caught:
         own_file.own_share(NodeConfig(data_path=str(path)), features)
     assert not any(value in own_file.full_text(caught.value) for value in ("Anna", "7654"))
 
@@ -307,9 +300,15 @@ def test_a_damaged_parquet_file_is_refused(read, tmp_path):
     whole = path.read_bytes()
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     no_footer = whole[:footer] + bytes(100) + whole[footer + 100 :]
-    for damaged in (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer):
+    two_rows = b"\x16\x04\x19\x1c"  # and a list of one row group
+    assert whole.count(two_rows) == 1
+    damages = dict.fromkeys(
+        (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer), "a readable .parquet file"
+    )
+    damages[whole.replace(two_rows, b"\x16\x06\x19\x1c")] = "as many rows as the file says"
+    for damaged, expected in damages.items():
         path.write_bytes(damaged)
-        with raises(DataError, field="mine.parquet", expected="a readable .parquet file"):
+        with raises(DataError, field="mine.parquet", expected=expected):
             read(own)
     no_text = whole.replace(b"\x01\0\0\0x", b"\x01\0\0\0\xff")  # a label: no record decides about the file
     assert no_text != whole

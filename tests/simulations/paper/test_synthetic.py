@@ -7,49 +7,32 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulations import __main__ as command
 from simulations import methods
 from simulations.baselines import KNN, KNN_AS_IS
 from simulations.methods import FLYNN, PAPER
 from simulations.paper import synthetic
 from simulations.paper.synthetic import CASES, SHOWN, Plan
-from tests.simulations.tables import read, run_again, shown
+from tests.simulations.tables import read, run_again, run_once, shown
+
+SMALL = tuple(replace(case, n=150) for case in (CASES[0], CASES[3]))
+PLAN = Plan(2, 0, replace(synthetic.QUICK.settings, folds=3, draws=2, largest_dim=256))
+finished = run_once("synthetic", smaller=[(synthetic, "CASES", SMALL), (synthetic, "QUICK", PLAN)])
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The folder of a finished run on small data sets, and what it was run with."""
-    out = tmp_path_factory.mktemp("synthetic")
-    small = tuple(replace(case, n=150) for case in (CASES[0], CASES[3]))
-    plan = Plan(2, 0, replace(synthetic.QUICK.settings, folds=3, draws=2, largest_dim=256))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(synthetic, "CASES", small)
-        patch.setattr(synthetic, "QUICK", plan)
-        assert command.main(["synthetic", "--quick", "--out", str(out)]) == 0
-        yield out, small, plan
-
-
-def test_there_is_a_row_for_every_data_set_and_method(finished):
-    folder, small, plan = finished
-    rows = read(folder / "synthetic.csv")
+def test_there_is_a_row_for_every_data_set_and_method_beside_the_printed_figures_and_none_is_computed_again(finished):
+    rows = read(finished / "synthetic.csv")
     assert {(row["case"], row["seed"], row["method"]) for row in rows} == {
-        (case.name, str(seed), name) for case in small for seed in range(plan.sets) for name in (KNN_AS_IS, KNN, *SHOWN)
+        (case.name, str(seed), name) for case in SMALL for seed in range(PLAN.sets) for name in (KNN_AS_IS, KNN, *SHOWN)
     }
     for row in rows:
         for column, name in (("normalised", KNN_AS_IS), ("by best kNN", KNN)):
             knn = next(r for r in rows if (r["case"], r["seed"], r["method"]) == (row["case"], row["seed"], name))
             assert float(row[column]) == pytest.approx(1 - float(row["mean"]) / float(knn["mean"]))
-
-
-def test_the_summary_puts_the_printed_figures_beside_ours(finished):
-    text = shown(finished[0], "synthetic")
+    text = shown(finished, "synthetic")
     # The second is of 1-NN in the first line of Table 1.
     for part in ("python -m simulations synthetic --quick", "+0.11 ± 0.05", "FlyNN (paper), ours"):
         assert part in text
-
-
-def test_finished_data_sets_are_kept(finished):
-    run_again(["synthetic", "--quick"], finished[0], (methods, "call"))
+    run_again(["synthetic", "--quick"], finished, (methods, "call"))
 
 
 def test_the_table_holds_means_and_spreads():
