@@ -343,14 +343,12 @@ class Stop:
         run = self.exchange.run
         while run.due is not None and run.due.name != name:
             self.exchange.step(run.due.channel)
-        assert run.due is not None
         self.channel = run.due.channel
 
     @property
     def replies(self) -> st.SearchStrategy[list[Reply]]:
         run = copy.deepcopy(self.exchange.run)
         ask = run.ask(self.channel, list(self.exchange.parties))
-        assert ask is not None
         good = [self.exchange.reply(ask, cid) for cid in ask.cids]
         return st.lists(st.sampled_from(good).flatmap(spoiled_reply), min_size=1, max_size=3)
 
@@ -358,11 +356,9 @@ class Stop:
         """A whole exchange leaves the run as it was, or with the very sum of what was accepted."""
         run = copy.deepcopy(self.exchange.run)
         ask = run.ask(self.channel, list(self.exchange.parties))
-        assert ask is not None
         before, members, request = run.state, run.counted.members, ask.request
         known = {cid: run.counted.member(cid) for cid in ask.cids}
         result = run.complete(replies, Failures())
-        assert result is not None
         batch = result.batch
         assert not any("unreadable" in reason for reason in batch.refused.values()), batch.refused
         assert {reply.cid for reply in replies} == {*batch.replies}

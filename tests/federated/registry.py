@@ -89,7 +89,6 @@ class Case:
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""
-        assert self.run is not None
         steps = exchange(**self.run)
         while steps.run.due is not None and steps.run.due.name != self.request.phase:
             steps.step(DUE)
@@ -101,7 +100,6 @@ class Case:
 
 
 LEARNED = LearnedGram.of(TWO, X, Y, 3).scoring
-assert LEARNED is not None
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
 RUNS: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
-from flwr_flynn.federated.run import Ask, ExchangeResult, Run
+from flwr_flynn.federated.run import Ask, Run
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
@@ -143,7 +143,7 @@ class Exchange:
         present: Collection[str] | None = None,
         failures: Mapping[str, str] | None = None,
         spoil: Callable[[Reply], Reply] | None = None,
-    ) -> ExchangeResult | None:
+    ) -> Any:
         """One exchange with the parties that are there; those in `failures` answer with an error."""
         here = list(self.parties if present is None else present)
         due = self.run.due

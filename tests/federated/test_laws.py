@@ -273,11 +273,9 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
     reason, spoil = CASES[name].hostile[change]
 
     def spoiled(reply: Reply) -> Reply:
-        assert steps.run.asked is not None
         return spoil(steps.run.asked.request, reply) if reply.cid == "3" else reply
 
     taken = steps.step(DUE, spoil=spoiled)
-    assert taken is not None
     assert list(taken.missing) == ["party-3"]
     assert taken.missing["party-3"].startswith(reason)
     assert made_of(steps.run) == without_one(name)
@@ -288,7 +286,6 @@ def test_the_same_integers_written_again_pass(name: str) -> None:
     """A reply encoded anew is taken: hostile replies are refused for their content."""
     steps = CASES[name].steps()
     taken = steps.step(DUE, spoil=lambda reply: integers(list)(steps.run.asked.request, reply))  # type: ignore[union-attr]
-    assert taken is not None
     assert taken.missing == {}
 
 

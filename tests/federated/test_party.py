@@ -26,7 +26,6 @@ from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
     NOISY,
-    NOISY_EXAMPLES,
     NOTHING,
     PARTY,
     PHASE,
@@ -180,20 +179,6 @@ def test_exact_answers_tell_their_time_and_no_other_does(tmp_path: Path) -> None
     assert ask(party(tmp_path / "state", name="Basel"), REQUESTS["noisy"]).metrics.keys() == {PARTY}
     assert ask(party(mask=lambda *_: None), REQUESTS["secure"]).metrics == {}
     assert ask(party(), REQUESTS["evaluation"]).metrics.keys() == {"accuracy"}
-
-
-def test_private_and_secure_answers_have_one_form_whatever_the_samples_are(tmp_path: Path) -> None:
-    answers = []
-    for i, n in enumerate((0, 1, 60)):
-        budget = Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"]))
-        who = Party(lambda _, n=n: Samples(X[:n], Y[:n]), PartyOptions(budget=budget))
-        answer = ask(who, REQUESTS["noisy"])
-        answers.append((answer.n_examples, answer.metrics, [(a.dtype, a.shape) for a in answer.arrays]))
-    assert answers == [answers[0]] * 3
-    assert answers[0][:2] == (NOISY_EXAMPLES, {})
-    secure = ask(party(mask=lambda *_: None), REQUESTS["secure"])
-    assert secure.n_examples == NOISY_EXAMPLES
-    np.testing.assert_array_equal(secure.arrays[0], counts_of(X, Y).array.ravel())
 
 
 @pytest.mark.parametrize("entries", [{}, {PHASE: 3}, {PHASE: "nonsense"}, {PHASE: "counts"}, {PHASE: "evaluation"}])

@@ -106,7 +106,6 @@ class Messages(Legacy):
         self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None, before: Any = lambda _: None
     ) -> Any:
         def evaluate_fn(number: int, arrays: Any) -> None:
-            assert evaluate is not None
             evaluate(number, codec.read_tensors(records.tensors_of(RecordDict({"arrays": arrays}))))
 
         strategy.configure_train = _after(before, strategy.configure_train)

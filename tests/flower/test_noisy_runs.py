@@ -200,7 +200,6 @@ def take(server: Run, *replies: Reply) -> ExchangeResult:
     """Ask the parties of ``replies`` and one that stays silent; return what the run takes of them."""
     assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
     taken = server.complete(replies, Failures())
-    assert taken is not None
     return taken
 
 
@@ -266,6 +265,7 @@ def ran(api: Api, tmp_path: Path, mechanism: Mechanism, settings: Any = None, **
     given = [(tmp_path / str(i), spoiled[i::3], y[i::3], 200.0) for i in range(3)]
     network = api([party(*each, X_test=X, y_test=y, **more) for each in given])
     made = network.make(mechanism=mechanism, decay="auto", **settings or {})
+    assert made.guarantee == mechanism.guarantee()
     network.run(made)
     assert made.selection is None
     return made, network

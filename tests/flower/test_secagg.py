@@ -45,6 +45,7 @@ from tests.raising import raises
 SECURE = RunSpec(SPEC, CLASSES, bound=256)
 Client = Any
 Fault = Callable[[int, str], bool]
+Spoil = Callable[[int, str, Any], object]
 
 
 def an_app(client: Client) -> ClientApp:
@@ -55,12 +56,15 @@ def an_app(client: Client) -> ClientApp:
 
 
 class Wire:
-    """A grid of nodes with a real ClientApp each; `lost` says whose answer to which stage does not come."""
+    """A grid of nodes with a real ClientApp each.
 
-    def __init__(self, clients: list[Client], lost: Fault = lambda node, stage: False) -> None:
+    `lost` says whose answer to which stage does not come; `spoil` changes the records of those that come.
+    """
+
+    def __init__(self, clients: list[Client], lost: Fault = lambda *_: False, spoil: Spoil = lambda *_: None) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.run = SimpleNamespace(run_id=1)
-        self.lost, self.sent = lost, []
+        self.lost, self.spoil, self.sent, self.errors = lost, spoil, [], []
         self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in self.apps}
 
@@ -82,13 +86,17 @@ class Wire:
         except Exception as error:  # noqa: BLE001 - what Flower makes of it
             return Message(Error(1, str(error)), reply_to=message)
         if reply.has_content():
+            self.spoil(node, str(stage), reply.content.config_records.get(RECORD_KEY_CONFIGS))
             self.sent.append((node, str(stage), reply))
+        else:
+            self.errors.append(reply.error.code)
         return reply
 
 
 def counted(
     clients: list[Client],
-    lost: Fault = lambda node, stage: False,
+    lost: Fault = lambda *_: False,
+    spoil: Spoil = lambda *_: None,
     wire: type[Wire] = Wire,
     workflow_bound: int | None = None,
     rounds: int = 1,
@@ -98,12 +106,11 @@ def counted(
     """A run of these parties; its strategy, and what went over the wire."""
     given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
     strategy = FlyNNStrategy(**{"spec": SPEC, "classes": CLASSES, **given, **more})
-    grid = wire(clients, lost)
+    grid = wire(clients, lost, spoil)
     context = LegacyContext(
         Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds or strategy.num_rounds), strategy=strategy
     )
     bound = workflow_bound or strategy.secure_bound
-    assert bound is not None
     DefaultWorkflow(fit_workflow=secagg.workflow(bound, threshold, 0))(grid, context)  # type: ignore[arg-type]
     return strategy, grid
 
@@ -168,22 +175,15 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
 STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_party_lost_at_any_stage_costs_the_others_no_bit(stage: str) -> None:
-    strategy, _ = counted([party(i) for i in range(5)], lambda node, at: node == 2 and at == stage)
-    if stage == Stage.UNMASK:  # its counts are in, and the others' shares do
-        assert strategy.model.counts_ == total(0, 1, 2, 3, 4)
-        assert strategy.missing == {}
-    else:
-        assert strategy.model.counts_ == total(0, 2, 3, 4)
-        assert strategy.missing == {"node 2": "failed: gone"}
+TOGETHER = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
 
 
-def test_parties_lost_at_all_stages_together_cost_the_others_no_bit() -> None:
-    lost = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
-    strategy, _ = counted([party(i) for i in range(14)], lambda node, at: lost.get(node) == at)
-    assert strategy.model.counts_ == total(0, 3, 6, 7, 8, 9, 10, 11, 12, 13)
-    assert sorted(strategy.missing) == ["node 2", "node 3", "node 5", "node 6"]
+@pytest.mark.parametrize(("n", "lost"), [*((5, {2: stage}) for stage in STAGES), (14, TOGETHER)], ids=str)
+def test_parties_lost_at_any_stage_cost_the_others_no_bit(n: int, lost: dict[int, str]) -> None:
+    strategy, _ = counted([party(i) for i in range(n)], lambda node, at: lost.get(node) == at)
+    gone = [node for node, at in lost.items() if at != Stage.UNMASK]  # else its counts are in: the others' shares do
+    assert strategy.model.counts_ == total(*(i for i in range(n) if i + 1 not in gone))
+    assert strategy.missing == {f"node {node}": "failed: gone" for node in gone}
 
 
 @pytest.mark.parametrize("stage", STAGES[:3])
@@ -219,15 +219,11 @@ def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() 
 def spoiled(stage: str, spoil: Callable[[Any], object]) -> FlyNNStrategy:
     """A run of four parties, of which node 2 replies at a stage by what `spoil` makes of its record."""
 
-    class Spoiled(Wire):
-        def reply(self, message: Message) -> Message:
-            at = message.content.config_records[RECORD_KEY_CONFIGS].get(Key.STAGE)
-            reply = super().reply(message)
-            if message.metadata.dst_node_id == 2 and at == stage and not reply.has_error():
-                spoil(reply.content.config_records[RECORD_KEY_CONFIGS])
-            return reply
+    def of_node_2(node: int, at: str, record: Any) -> None:
+        if (node, at) == (2, stage):
+            spoil(record)
 
-    return counted([party(i) for i in range(4)], wire=Spoiled)[0]
+    return counted([party(i) for i in range(4)], spoil=of_node_2)[0]
 
 
 def masked(*arrays: np.ndarray) -> dict[str, Any]:
@@ -272,17 +268,13 @@ def test_a_forged_share_of_a_key_opens_no_sum(share: bytes) -> None:
 def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> None:
     seen: list[Any] = []
 
-    class Copied(Wire):
-        def reply(self, message: Message) -> Message:
-            reply = super().reply(message)
-            record = reply.content.config_records[RECORD_KEY_CONFIGS]
-            if Key.PUBLIC_KEY_1 in record:
-                seen.append(record[Key.PUBLIC_KEY_1])
-                if len(seen) in (3, 4):
-                    record[Key.PUBLIC_KEY_2] = seen[0 if len(seen) == 3 else -1]
-            return reply
+    def copy(node: int, stage: str, record: Any) -> None:
+        if stage == Stage.SETUP:
+            seen.append(record[Key.PUBLIC_KEY_1])
+            if len(seen) in (3, 4):
+                record[Key.PUBLIC_KEY_2] = seen[0 if len(seen) == 3 else -1]
 
-    strategy, _ = counted([party(i) for i in range(6)], wire=Copied)
+    strategy, _ = counted([party(i) for i in range(6)], spoil=copy)
     assert len(strategy.parties) == 4
     assert strategy.counts == total(*(int(each.node) - 1 for each in strategy.parties))
     assert len([why for why in strategy.missing.values() if "keys that nobody else has" in why]) == 2
@@ -349,15 +341,8 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
 
 
 def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log() -> None:
-    replies: list[Message] = []
-
-    class Kept(Wire):
-        def reply(self, message: Message) -> Message:
-            replies.append(super().reply(message))
-            return replies[-1]
-
-    strategy, _ = counted([party(i, n=257) for i in range(3)], wire=Kept)
-    assert [reply.error.code for reply in replies if reply.has_error()] == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
+    strategy, wire = counted([party(i, n=257) for i in range(3)])
+    assert wire.errors == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
     with pytest.raises(AggregationError, match="max-examples") as caught:
         _ = strategy.model
     assert set(caught.value.missing.values()) == {"failed: phase counts failed at this party"}

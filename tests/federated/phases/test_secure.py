@@ -46,15 +46,6 @@ def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(n: int, seed: int
 
 
 MEAN = TOTAL.array.ravel() / 3
-SPOILED = [copies(np.eye(1, MEAN.size)[0]), [Reply(cid, [b"junk"], 1, {}) for cid in "012"]]
-
-
-@pytest.mark.parametrize("replies", SPOILED, ids=["counts of no samples", "junk"])
-def test_a_spoiled_sum_counts_nobody(replies: list[Reply]) -> None:
-    batch = collected(replies)
-    assert (batch.total, batch.passed, batch.members) == (no_counts(RUN), {}, {})
-    assert batch.refused.keys() == {"0", "1", "2"}
-    assert len(set(batch.refused.values())) == 1
 
 
 def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known() -> None:
