@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.server import Server
 from sklearn.datasets import load_iris
 
-from flwr_flynn import message
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.options import RunOptions
@@ -24,11 +22,11 @@ from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, Run
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from tests.fakes import FakeGrid, Node, Proxy, config_of, dealt, manager
+from tests.fakes import config_of, dealt
+from tests.flower.networks import Api, Legacy, Messages
 
 X, Y = load_iris(return_X_y=True)
 NAMES = ("setosa", "versicolor", "virginica")
@@ -68,22 +66,12 @@ def clients(parts: Sequence[dict[str, Any]], **settings: Any) -> list[FlyNNClien
     return [FlyNNClient(**part, name=f"party-{i}", **settings) for i, part in enumerate(parts)]
 
 
-def over_legacy(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
-    """A run by the strategy of the legacy API, in Flower's own server loop."""
-    strategy = FlyNNStrategy(min_available_clients=len(parts), **options)
-    proxies = [Proxy(str(i), client) for i, client in enumerate(clients(parts, **settings))]
-    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
-    return strategy.run
+def over(api: Api) -> Driver:
+    """The driver of the strategy of one of Flower's APIs, in Flower's own loop."""
+    return lambda options, parts, **settings: api(clients(parts, **settings)).finished(**options)
 
 
-def over_messages(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
-    """A run by the strategy of the Message API."""
-    strategy = message.FlyNNStrategy(min_available_nodes=len(parts), **options)
-    strategy.start(FakeGrid({i: Node(client) for i, client in enumerate(clients(parts, **settings))}))
-    return strategy.run
-
-
-DRIVERS: dict[str, Driver] = {"in process": in_process, "legacy": over_legacy, "message": over_messages}
+DRIVERS: dict[str, Driver] = {"in process": in_process, "legacy": over(Legacy), "message": over(Messages)}
 
 
 def sha256(model: FlyNNClassifier) -> str:

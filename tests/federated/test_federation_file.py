@@ -24,7 +24,7 @@ from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, RUN, SPEC, counts_of, federation_of, points
 from tests.raising import raises
 
@@ -123,14 +123,16 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
             federation_of(*wrong, (READOUT,))
 
 
-def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> None:
-    run = RunSpec(SPEC, CLASSES, bound=256)
+@pytest.mark.parametrize("noise", [None, GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=2)])
+def test_members_of_a_secure_sum_are_kept_without_figures(noise: Any, tmp_path: Path) -> None:
+    run = RunSpec(SPEC, CLASSES, noise, 256)
+    totals = FEDERATION.totals if noise is None else CountsOfSpecs((SimulatedRelease(noise, 1).release(TOTAL),))
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
-    loaded = again(federation_of(run, FEDERATION.totals, hidden, (READOUT,)), tmp_path)
+    loaded = again(federation_of(run, totals, hidden, (READOUT,)), tmp_path)
     assert loaded.run_spec.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
-        federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))
+        federation_of(run, totals, MEMBERS, (READOUT,))
 
 
 def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) -> None:

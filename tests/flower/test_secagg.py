@@ -29,7 +29,6 @@ from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.codec import write_tensors
-from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.run_spec import RunSpec
@@ -471,28 +470,6 @@ def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(tmp_path:
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
     strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
-
-
-# ---- the federation that is left
-
-
-def test_a_federation_of_a_noisy_sum_is_kept_and_distributed_and_nobody_joins_or_leaves_it(tmp_path: Path) -> None:
-    made, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=1024)
-    made.federation("1").save(tmp_path / "f.npz")
-    before = Federation.load(tmp_path / "f.npz")
-    assert (before.counts, before.run_spec) == (made.counts, made.federation("1").run_spec)
-    assert before.run_spec.is_secure
-    assert {(member.sizes, member.sha256) for member in before.members} == {(None, ())}
-
-    def later(purpose: str) -> FlyNNStrategy:
-        run = before.run_spec
-        given = {"secure_bound": run.bound, "mechanism": run.mechanism, "min_available_clients": 3}
-        return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=3, **given)
-
-    for purpose in ("join", "withdraw"):
-        with raises(ConfigError, field="purpose", got=purpose):
-            later(purpose)
-    assert later("evaluate").model.counts_ == made.counts
 
 
 # ---- the server
