@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import own_share
 from flwr_flynn.app.node_config import NodeConfig
 from tests.docs.pages import blocks
@@ -33,6 +35,7 @@ psutil = pytest.importorskip("psutil")
 pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
+DIGITS = load_dataset("digits")
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = iter(range(20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)))
@@ -73,6 +76,11 @@ def replaced(text: str, places: Mapping[str, Any]) -> str:
     for place, real in places.items():
         text = text.replace(place, str(real))
     return text
+
+
+def command_of(line: str, places: Mapping[str, Any]) -> list[str]:
+    """A command of a page, with real ports and folders, and this checkout as its app."""
+    return [str(ROOT) if word == "." else word for word in shlex.split(replaced(line, places))]
 
 
 def still_alive(processes: list[Any], seconds: float) -> list[Any]:
@@ -244,6 +252,10 @@ class Deployment(Flower):
         (Path(self.env["FLWR_HOME"]) / "config.toml").write_text(
             f'[superlink.{self.superlink}]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
         )
+
+    def places(self) -> dict[str, Any]:
+        """Real ports for those of a page with three parties."""
+        return dict(zip(("29000", "29101", "29102", "29103"), (self.link, *free_ports(3)), strict=True))
 
     def start_link(self) -> None:
         """Start the SuperLink; its state is in a file, so that it is there after a second start."""

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.disclosure_file import lines
 
-from .conftest import Deployment
+from .conftest import DIGITS, Deployment
 from .test_pages import checkout
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DIGITS = load_dataset("digits")
 MOD = '''
 
 def observed(request, context, call_next):

@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan
-from flwr_flynn.app.data.datasets import load_dataset
 
-from .conftest import ROOT, Deployment, Run, config_text
+from .conftest import DIGITS, ROOT, Deployment, Run, config_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DIGITS = load_dataset("digits")
 SIZES = {"hash_dim": 512, "seed": 7}
 SETTINGS = {
     **SIZES,

@@ -12,17 +12,16 @@ import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import held_out, load_dataset
+from flwr_flynn.app.data.datasets import held_out
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 
-from .conftest import Deployment, Flower
+from .conftest import DIGITS, Deployment, Flower
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DIGITS = load_dataset("digits")
 SMALL = {"hash_dim": 512, "center": "8", "seed": 7}
 
 

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from flwr_flynn.app.data.datasets import load_dataset
-
-from .conftest import Deployment, Flower, training_rows
+from .conftest import DIGITS, Deployment, Flower, training_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
-DIGITS = load_dataset("digits")
 
 
 def test_the_default_model_is_that_in_clear(flower: Flower) -> None:

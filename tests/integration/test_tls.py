@@ -15,7 +15,7 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Flower, free_ports, replaced
+from .conftest import Flower, command_of, free_ports, replaced
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -41,14 +41,11 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
     link, *ports = free_ports(5)
     places = {"29000": link, "/srv/flowers": folder} | {f"2910{i + 1}": port for i, port in enumerate(ports)}
 
-    def real(text: str) -> str:
-        return replaced(text, places)
-
-    files, certificates, keys, superlink, register, supernodes, run = map(real, blocks(PAGE, "sh"))
-    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
-    command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
+    *scripts, superlink, register, supernodes, run = (replaced(block, places) for block in blocks(PAGE, "sh"))
+    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(replaced(blocks(PAGE, "toml")[1], places))
+    command = command_of(run, places)
     try:
-        for script in (files, certificates, keys):
+        for script in scripts:
             flower.shell(script)
         flower.start("superlink", *shlex.split(superlink))
         flower.wait_for_health(link, ca=folder / "ca.crt")
