@@ -22,7 +22,6 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.roster import Failures
@@ -58,8 +57,9 @@ def drawn(epsilon: float = 1.0) -> dict[str, Any]:
 
 
 TOTAL = counts_of(*points(60))
+TWO_WAYS = (("1", "1.0"), ("True", "1"), ("a", "nan"))  # to read one label
+OF_TWO = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
 SHARE = asking(SHARED, BOUND)
-COLUMNS = config_of(ColumnsRequest(4, CLASSES))
 SELECTING = config_of(SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),)))
 TRYING, KEEPING = (
     config_of(evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.5, 1.0),), tries=tries))
@@ -189,13 +189,11 @@ REFUSALS = {
     "spec": noisy() | {key("specs"): "{}"},
     "mechanism": drawn(),
     "memory": with_spec(noisy(), hash_dim=2000000),
-    "exact": counting(),
-    "columns": COLUMNS,
     "share": SHARE,
     "phase": noisy() | {PHASE: "none of ours"},
-    "evaluation": TRYING,
-    "selection": SELECTING,
+    **{str(classes): counting(RunSpec(SPEC, classes, OF_TWO)) for classes in TWO_WAYS},
 }
+"""Requests that a party refuses whatever its records are; of exact figures `test_laws` has others."""
 LOADS = pytest.mark.parametrize("loads", [False, True])
 
 
@@ -206,6 +204,7 @@ def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_pat
     arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
     assert arrays == []
     assert "failed" not in str(metrics[REFUSED]), metrics
+    assert budget(tmp_path).spent() == (1.0, 0.0)  # of the first answer alone
 
 
 @LOADS
@@ -262,16 +261,6 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), ("a", "nan")])
-def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
-    classes: tuple[str, ...], tmp_path: Path
-) -> None:
-    mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-    client = untouchable(tmp_path)
-    assert str(client.fit([], counting(RunSpec(SPEC, classes, mechanism)))[2][REFUSED]).startswith("classes: expected ")
-    assert budget(tmp_path).spent() == (0.0, 0.0)
-
-
 @pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting()])
 def test_every_private_answer_takes_the_time_that_the_party_says(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -312,21 +301,6 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_pr
     client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=on_model)
     metrics = client.evaluate(codec.encode(TOTAL), TRYING)[2]
     assert metrics == ({} if is_private else {REFUSED: "failed with AssertionError"})  # private rows are dropped
-
-
-@pytest.mark.parametrize(
-    ("asked", "arrays"),
-    [(counting(), []), (COLUMNS, []), (TRYING, codec.encode(TOTAL))],
-    ids=["counts", "columns", "evaluation"],
-)
-def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
-    """SecAgg+ and other mods of a ClientApp look at one channel alone."""
-    client, is_evaluation = FlyNNClient(*points(9)), asked[PHASE] == "evaluation"
-    answers = [client.fit(arrays, asked), client.evaluate(arrays, asked)]
-    assert REFUSED not in answers[is_evaluation][2]
-    _, n_examples, metrics = answers[not is_evaluation]
-    assert (n_examples, metrics.keys()) == (0, {REFUSED})
-    assert str(metrics[REFUSED]).startswith(f"channel: expected {'evaluate' if is_evaluation else 'train'} ")
 
 
 # ---- what is said of a secure sum

@@ -116,21 +116,6 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
     assert np.array_equal(np.concatenate(bits), HASHER.active(X[np.arange(50) % 5 > 0]))
 
 
-# ---- rows that a hash does not take
-
-
-@pytest.mark.parametrize("kind", ["plain", "centred", "codes", "waves"])
-def test_fits_raises_for_no_row(kind: str) -> None:
-    hasher = FlyHash(neighbours._spec(2, kind))
-    X = np.array([[1, 2], [np.nan, 1], [np.inf, 1], [-np.inf, np.nan], [1e308, 1e308], [np.nan, np.nan]], np.float64)
-    fits = hasher.fits(X)
-    assert fits.tolist() == [hasher.fits(X[index : index + 1])[0] for index in range(len(X))]
-    hasher.active(X[fits])
-    assert fits[0]
-    assert fits[1] == fits[5] == hasher.takes_gaps
-    assert not fits[2:4].any()
-
-
 def asked(features: Any, classes: tuple[str, ...] = ("ash", "birch")) -> RunSpec:
     """A request for noisy counts of some columns at epsilon 1/2."""
     width = len(features) if isinstance(features, tuple) else features.width
@@ -162,24 +147,16 @@ def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
 # ---- what a review found: no row changes how another is read, nor what a request costs
 
 BIG = 10**16 + 1
+INTEGERS = [1, BIG, 3, 2**62]
 
 
-def _columns() -> dict[str, Any]:
-    pandas = pytest.importorskip("pandas")
-    arrow = pytest.importorskip("pyarrow")
-    ints = [1, BIG, 3, 2**62]
-    types: list[tuple[Any, Any]] = [
-        *(
-            ("Int64", ints),
-            ("UInt64", ints),
-            (pandas.ArrowDtype(arrow.int64()), ints),
-            (pandas.CategoricalDtype(ints), ints),
-        ),
-        *(("boolean", [True, False] * 2), ("string", list("abcd"))),
-    ]
-    kinds = ("Int64", "UInt64", "arrow", "categories", "boolean", "string")
-    made = [tuple(pandas.array(each, dtype) for each in (values, [*values, None])) for dtype, values in types]
-    return dict(zip(kinds, made, strict=True))
+def _column(kind: str) -> tuple[Any, Any]:
+    """A column of pandas without and with a gap."""
+    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    types = {"arrow": pandas.ArrowDtype(arrow.int64()), "categories": pandas.CategoricalDtype(INTEGERS)}
+    values: list[Any] = {"boolean": [True, False] * 2, "string": [*"abcd"]}.get(kind, INTEGERS)
+    whole, with_gap = (pandas.array(each, types.get(kind, kind)) for each in (values, [*values, None]))
+    return whole, with_gap
 
 
 @pytest.mark.parametrize("kind", ["Int64", "UInt64", "arrow", "categories", "boolean", "string"])
@@ -187,7 +164,7 @@ def _columns() -> dict[str, Any]:
 def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(kind: str, as_kind: str) -> None:
     """`to_numpy` of a nullable column gives integers without a gap and floats or objects with one."""
     pandas = pytest.importorskip("pandas")
-    whole, with_gap = (pandas.DataFrame({"a": values}) for values in _columns()[kind])
+    whole, with_gap = (pandas.DataFrame({"a": values}) for values in _column(kind))
     levels = ["1", str(BIG), "3", str(2**62), "a", "b", "c", "d", "0"]
     features: Any = Schema([Column("a", as_kind, levels if as_kind == "category" else ())]) if as_kind else ("a",)
     numbers, fits = as_numbers(whole, features)

@@ -17,7 +17,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
-from flwr_flynn.federated.protocol import REFUSED, Config, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -237,6 +237,15 @@ def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(kind: str,
     party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
     answer = party.answer(config_of(request), request.arrays(), request.channel)
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
+    assert (answer.arrays, answer.n_examples) == ([], 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
+    """SecAgg+ and other mods of a ClientApp look at one channel alone."""
+    request, other = CASES[name].request, EVALUATE if CASES[name].request.channel == TRAIN else TRAIN
+    answer = CASES[name].party(SOME).answer(config_of(request), request.arrays(), other)
+    assert str(answer.metrics[REFUSED]).startswith(f"channel: expected {request.channel} ")
     assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
