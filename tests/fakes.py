@@ -33,6 +33,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import to_arrays
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
@@ -45,7 +46,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.privacy import Mechanism
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
 
@@ -53,6 +54,13 @@ SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
 RUN = RunSpec(SPEC, CLASSES)
 HASHER = RUN.hasher
+SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
+LAPLACE, SHARE = LaplaceCounts(1.0, **SHAPE), GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
+
+
+def make(**changes: Any) -> RunOptions:
+    """Options of a run of one spec."""
+    return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
 
 
 def config_of(request: Request[Any]) -> dict[str, Any]:

@@ -33,9 +33,9 @@ from flwr_flynn.privacy.ledger import Budget, Policy, Released
 from flwr_flynn.privacy.ledger_files import LedgerFile
 from flwr_flynn.tables.table import Table
 from tests.app.data.private import count, private_share
-from tests.fakes import CLASSES, HASHER, SPEC, federation_of, points
+from tests.fakes import CLASSES, HASHER, LAPLACE, SPEC, federation_of, points
 from tests.federated.runs import AUTO, GRID, exchange
-from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, RELEASES, check_counts
+from tests.fuzz_messages import COUNTS, NOISY, RELEASES, check_counts
 from tests.fuzzing import (
     HALF,
     HOW_OFTEN,
@@ -230,7 +230,7 @@ class Files:
         self.state = {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
     def answer(self) -> Released:
-        request = SimulatedRelease(MECHANISM, 3)
+        request = SimulatedRelease(LAPLACE, 3)
         return self.budget.release(request, COUNTS[2].spec_fingerprint, lambda: COUNTS[2])
 
     def write(self, name: str, content: bytes) -> Path:

@@ -37,9 +37,9 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
 from flwr_flynn.model.gram import LARGEST_WEIGHT, LEVELS
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
+from flwr_flynn.privacy import SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, SPEC, config_of, counts_of, encode_release, evaluation_of, points
+from tests.fakes import CLASSES, LAPLACE, SPEC, config_of, counts_of, encode_release, evaluation_of, points
 from tests.federated.registry import BOUND, CASES, SECURE, SOME
 from tests.federated.runs import AUTO, GRID, LABELS, NAMES, Exchange, X, exchange, replied
 from tests.fuzzing import (
@@ -59,12 +59,11 @@ from tests.fuzzing import (
 
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
 TWO = RunSpec((SPEC, OTHER), CLASSES)
-MECHANISM = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-NOISY = RunSpec(SPEC, CLASSES, MECHANISM)
+NOISY = RunSpec(SPEC, CLASSES, LAPLACE)
 POINTS = [points(n, seed=n) for n in (0, 1, 5, 400)]
 COUNTS = [counts_of(*each) for each in POINTS]
 OF_TWO = [codec.encode(*(ClassCounts.from_data(each, X, TWO.codes(y), 3) for each in TWO.hashers)) for X, y in POINTS]
-RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts in enumerate(COUNTS)]
+RELEASES = [SimulatedRelease(LAPLACE, seed).release(counts) for seed, counts in enumerate(COUNTS)]
 
 
 def check_counts(counts: ClassCounts, hash_nnz: int = SPEC.hash_nnz) -> None:
@@ -260,7 +259,7 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
 
 def readings() -> list[Decoder]:
     """Of every request of the registry, and of noisy counts."""
-    noisy = Reply("1", codec.write_tensors(encode_release(RELEASES[2], MECHANISM)), NOISY_EXAMPLES, {})
+    noisy = Reply("1", codec.write_tensors(encode_release(RELEASES[2], LAPLACE)), NOISY_EXAMPLES, {})
     every = [reading("noisy counts", CountsRequest(NOISY, 1000), Member("", "1"), noisy)]
     for name, case in CASES.items():
         every.append(reading(name, case.request, case.member(SOME), replied(case.request, case.party(SOME))))
@@ -434,7 +433,7 @@ def decoders(folder: Path) -> list[Decoder]:
     arrays = [[np.array(1.5), np.arange(6, dtype="<f2").reshape(1, 2, 3)], *map(codec.encode, COUNTS), *OF_TWO]
     tensors = st.sampled_from([*map(codec.write_tensors, arrays)])
     joined = tensors.flatmap(lambda each: spoiled(codec.join(each)))
-    kinds = [MECHANISM, SimulatedRelease(MECHANISM, 7), TopTLaplace(1.0, hash_nnz=3, n_classes=3, n_released=5)]
+    kinds = [LAPLACE, SimulatedRelease(LAPLACE, 7), TopTLaplace(1.0, hash_nnz=3, n_classes=3, n_released=5)]
     mechanisms = st.sampled_from([each.to_dict() for each in kinds]).flatmap(spoiled)
     parties = st.sampled_from(["open", "odd", "secure", "leaving", "private"])
     asked = st.tuples(parties, SEEDS | spoiled_requests())

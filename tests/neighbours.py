@@ -29,8 +29,8 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, TopTLaplace
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import config_of
-from tests.policy_table import CLASSES, EVALUATIONS, FITS
+from tests.fakes import CLASSES, config_of
+from tests.policy_table import EVALUATIONS, FITS
 
 N_ROWS = 9
 BOUND = 256

@@ -29,21 +29,15 @@ from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
-from tests.fakes import config_of, evaluation_of
+from tests.fakes import CLASSES, LAPLACE, RUN, SHARE, SPEC, config_of, evaluation_of
 
-SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
-CLASSES = ("ash", "birch", "cedar")
-_SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-_NOISE, _SHARE = LaplaceCounts(1.0, **_SHAPE), GaussianCounts(0.9, 1e-5, **_SHAPE, n_honest=2)
 _BOUND = 256
 _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
-EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
-SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
+EXACT, NOISY = RUN, RunSpec(SPEC, CLASSES, LAPLACE)
+SECURE, SHARED = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
@@ -55,7 +49,7 @@ FITS: dict[str, Request[Any]] = {
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
-    "secure share": CountsRequest(SHARE),
+    "secure share": CountsRequest(SHARED),
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
@@ -66,7 +60,7 @@ FITS: dict[str, Request[Any]] = {
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
-    "leave secure share": WithdrawRequest(SHARE),
+    "leave secure share": WithdrawRequest(SHARED),
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "gram": GramRequest(EXACT, (1, 2, 1)),
 }

@@ -32,10 +32,9 @@ from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, RUN, SPEC, config_of, counting, counts_of, evaluation_of, points, with_spec
+from tests.fakes import CLASSES, RUN, SHAPE, SPEC, config_of, counting, counts_of, evaluation_of, points, with_spec
 from tests.raising import raises
 
-SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
 BOUND = 256
 
 

@@ -24,11 +24,8 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
-from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
-
-LAPLACE = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
+from tests.fakes import CLASSES, HASHER, LAPLACE, RUN, SPEC, counting, counts_of, points
 
 
 def too_few(_: Path) -> None:

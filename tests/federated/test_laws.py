@@ -75,16 +75,17 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
 @settings(max_examples=5, deadline=None)
 def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
     case, request = SECURE_CASES[name], SECURE[name]
-    answers = {}
+    answers, bounds = {}, list[int]()
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
-        party.mask = lambda *_: None
+        party.mask = lambda bound, *_: bounds.append(bound)
         answer = party.answer(config_of(request), request.arrays(), "train")
         assert REFUSED not in answer.metrics
         (vector,) = answer.arrays
         assert (vector.dtype, vector.shape) == (np.int64, (request.n_entries,))
         assert np.abs(vector).max(initial=0) <= BOUND
         answers[str(cid)] = answer
+    assert set(bounds) == {BOUND}
     assert case.shown(request.summed(mean_of(answers))) == case.shown(SECURE_TOTALS[name])
 
 

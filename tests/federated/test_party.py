@@ -19,7 +19,7 @@ from flwr_flynn.federated import codec, sample_access
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.private_rows import GivenRows
 from flwr_flynn.federated.protocol import (
@@ -44,18 +44,16 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.texts import BESIDE
-from tests.fakes import CLASSES, RUN, SPEC, config_of, counting, counts_of, evaluation_of, points
+from tests.fakes import CLASSES, RUN, SHAPE, SHARE, SPEC, config_of, counting, counts_of, evaluation_of, points
 from tests.raising import raises
 
 X, Y = points(60)
-SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": 3}
 NOISE = SimulatedRelease(LaplaceCounts(1.0, **SHAPE), 3)
-SHARE = GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
 SECRET = 123456.789
 
 
@@ -82,9 +80,7 @@ REQUESTS: dict[str, Request[Any]] = {
     "secure": CountsRequest(RunSpec(SPEC, CLASSES, bound=256)),
     "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((ScoringRule("balanced", 0.5),),)),
     "evaluation": evaluation(),
-    "summed results": SecureEvaluationRequest(RunSpec(SPEC, CLASSES, bound=256), evaluation().model),
     "model": evaluation(tries=False),
-    "withdraw noisy": WithdrawRequest(RunSpec(SPEC, CLASSES, NOISE)),
 }
 # ---- samples that a request did not declare
 

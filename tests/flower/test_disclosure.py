@@ -20,9 +20,8 @@ from flwr_flynn.federated.permissions import Disclosure
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, STATISTIC
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import records
-from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, RUN, SPEC, FakeGrid, counting, points
+from tests.fakes import CLASSES, LAPLACE, RUN, SPEC, FakeGrid, counting, points
 from tests.federated.runs import AUTO, options_for, shares
 from tests.flower.networks import BOTH, Api, Legacy
 from tests.flower.test_secagg import counted, party
@@ -123,9 +122,8 @@ def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> Non
 @BOTH
 def test_the_record_of_noisy_counts_has_no_number_of_samples(api: Api, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
-    mechanism = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)
     parties, kept = recording([dict(zip("Xy", points(20), strict=True))], budget=Budget(tmp_path / "s", Policy(1.0)))
-    run, out = observed(api, {"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": mechanism}, parties)
+    run, out = observed(api, {"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": LAPLACE}, parties)
     assert [[told(each) for each in records] for records in kept] == out
     (record,) = kept[0]
     assert (record.kind, record.examples, len(record.arrays)) == ("noisy", 1, 2)

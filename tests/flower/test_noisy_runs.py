@@ -26,7 +26,9 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import (
     CLASSES,
     HASHER,
+    LAPLACE,
     RUN,
+    SHAPE,
     SPEC,
     config_of,
     counting,
@@ -41,8 +43,6 @@ from tests.raising import raises
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-LAPLACE = LaplaceCounts(1.0, **SHAPE)
 MECHANISMS = [
     LAPLACE,
     GaussianCounts(1.0, 1e-5, **SHAPE),
