@@ -33,9 +33,8 @@ def test_a_newer_flower_than_was_tested_is_told_once(
 
 def test_a_party_logs_the_version_and_the_place_of_the_package_once(caplog: pytest.LogCaptureFixture) -> None:
     clients._log_package.cache_clear()
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        for _ in range(2):
-            flwr_flynn.FlyNNClient(*points(5)).fit([], counting())
+    for _ in range(2):
+        flwr_flynn.FlyNNClient(*points(5)).fit([], counting())
     (record,) = (record for record in caplog.records if "flwr-flynn" in record.getMessage())
     assert record.args == (flwr_flynn.__version__, Path(flwr_flynn.__file__).parent, version("flwr"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -142,8 +141,7 @@ def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCapt
         return again
 
     strategy = network.make()
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        strategy.start(FakeGrid(network.nodes, between=between))
+    strategy.start(FakeGrid(network.nodes, between=between))
     assert strategy.model.counts_ == POOLED
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     # Replies to nothing that the sender was asked; the other two are second replies, told by the party's name.

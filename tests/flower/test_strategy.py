@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -42,8 +41,7 @@ def tried(strategy: FlyNNStrategy, *results: Any) -> Any:
 
 
 def test_the_initial_parameters_are_the_model_of_no_samples(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        parameters = make().initialize_parameters(manager())
+    parameters = make().initialize_parameters(manager())
     assert decoded(parameters) == counts_of(*points(0))
     assert HASHER.fingerprint[:16] in caplog.text
 
@@ -63,8 +61,7 @@ def test_every_party_that_is_there_is_asked() -> None:
 def test_replies_are_added_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     strategy = make()
     replies = [(Proxy(str(i)), good_res(5 + i, seed=i, flynn_party=f"site {i}")) for i in range(3)]
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        parameters, _ = take(strategy, 1, *replies)
+    parameters, _ = take(strategy, 1, *replies)
     total = sum((counts_of(*points(5 + i, seed=i)) for i in range(3)), start=counts_of(*points(0)))
     assert decoded(parameters) == strategy.counts == strategy.model.counts_ == total
     assert [party.bytes for party in strategy.parties] == [sum(map(len, res.parameters.tensors)) for _, res in replies]
