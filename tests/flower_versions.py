@@ -81,9 +81,7 @@ def tried(version: str, python: str, others: list[str], folder: Path, quick: boo
     for api, marks in APIS.items():
         row[api] = outcome(folder, marks, by_command)
     if by_command:
-        row["flwr run ."] = in_flower(
-            folder, lambda flower: f"equal {run_by_command(flower, ROOT, nodes=3).row('equal')}"
-        )
+        row["flwr run ."] = in_flower(folder, lambda flower: "equal " + run_by_command(flower, ROOT, 3).row("equal"))
     return row
 
 
@@ -175,21 +173,15 @@ def output(*command: str, cwd: Path | None = None) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=cwd).stdout
 
 
-def kept() -> list[dict[str, str]]:
-    """The rows written so far."""
-    with TABLE.open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
 def keep(row: dict[str, str]) -> None:
     """Write a row in the place of the one of the same versions."""
-    same = ("flwr", "python", "numpy")
-    rows = [each for each in (kept() if TABLE.exists() else []) if any(each[name] != row[name] for name in same)]
-    rows = sorted([*rows, row], key=lambda each: [int(part) for part in re.findall(r"\d+", each["flwr"])])
+    with TABLE.open(newline="") as stream:
+        rows = [*csv.DictReader(stream), row]
+    rows = [*{tuple(each[name] for name in ("flwr", "python", "numpy")): each for each in rows}.values()]
     with TABLE.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, FIELDS, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(sorted(rows, key=lambda each: [int(part) for part in re.findall(r"\d+", each["flwr"])]))
 
 
 if __name__ == "__main__":

@@ -299,10 +299,7 @@ class Stop:
         self.exchange: Exchange = exchange(given.pop("spec"), n=3, **given)
         for cid, party in self.exchange.parties.items():
             party.options.__dict__.update(member=f"secret of {cid}", leaves="federation" in options)
-        run = self.exchange.run
-        while run.due is not None and run.due.name != name:
-            self.exchange.step(run.due.channel)
-        self.channel = run.due.channel
+        self.channel = self.exchange.until(name).run.due.channel
 
     @property
     def replies(self) -> st.SearchStrategy[list[Reply]]:

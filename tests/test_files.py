@@ -293,8 +293,8 @@ def test_headers_of_other_writers_are_read(header: str) -> None:
 PLAIN = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n"
 
 
-OTHER_SHAPES = ["2, \0 3", "2 3", "-2, 3", "2, True", "1, " * 33, "1" * 900, "9" * 10 + ", " + "9" * 10]
-OTHER_SHAPES.append(OTHER_SHAPES[-1] + ", 0")
+OTHER_SHAPES = ["2, \0 3", "2 3", "-2, 3", "2, True", "1, " * 33, "1, " * 300, "1" * 900, "9" * 10 + ", " + "9" * 10]
+OTHER_SHAPES += [OTHER_SHAPES[-1] + ", 0", "1" + " " * 900 + "x", "L" * 900, " , " * 300, "1 " * 300]
 OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 
 
@@ -314,13 +314,3 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 def test_headers_that_are_none_are_refused_by_the_error_asked_for(content: bytes, error: type[FlyNNError]) -> None:
     with raises(error, field="the array"):
         npy_header(io.BytesIO(content), "the array", error)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["1, " * 300, "1" * 900, "1" + " " * 900 + "x", "L" * 900, " , " * 300, "1 " * 300],
-    ids=lambda text: text[:3],
-)
-def test_a_pattern_that_cannot_match_is_given_up_soon(text: str) -> None:
-    with pytest.raises(DataError):
-        npy_header(io.BytesIO(npy(PLAIN.replace("2, 3", text))), "a", DataError)

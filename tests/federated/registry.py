@@ -26,7 +26,7 @@ from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
-from tests.federated.runs import AUTO, DUE, GRID, LABELS, NAMES, Exchange, X, Y, exchange, statistic_of
+from tests.federated.runs import AUTO, GRID, LABELS, NAMES, Exchange, X, Y, exchange, statistic_of
 
 BOUND = 64
 SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 samples of three classes
@@ -89,10 +89,7 @@ class Case:
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""
-        steps = exchange(**self.run)
-        while steps.run.due is not None and steps.run.due.name != self.request.phase:
-            steps.step(DUE)
-        return steps
+        return exchange(**self.run).until(self.request.phase)
 
     def shown(self, statistic: Any) -> Any:
         """A value that is equal for equal statistics."""

@@ -15,6 +15,7 @@ from sklearn.datasets import load_iris
 
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
@@ -82,6 +83,17 @@ def sha256(model: FlyNNClassifier) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def digest(run: Run) -> str:
+    """SHA-256 of a run's model."""
+    return run.model.model_.sha256()
+
+
+def saved_of(run: Run, path: Path, name: str = "1") -> Federation:
+    """The run's file, written and read."""
+    run.federation(name).save(path)
+    return Federation.load(path)
+
+
 def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
     """A party's reply to a request, over the wire and back."""
     answer = party.answer(config_of(request), request.arrays())
@@ -142,6 +154,12 @@ class Exchange:
         failed = {cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids}
         replies = self.replies(ask, [cid for cid in ask.cids if cid not in failed and cid not in self.lost])
         return self.run.complete([spoil(each) if spoil else each for each in replies], Failures(failed))
+
+    def until(self, phase: str) -> Exchange:
+        """Go on until a phase is due, and return the same."""
+        while self.run.due is not None and self.run.due.name != phase:
+            self.step(DUE)
+        return self
 
     def replies(self, ask: Ask, cids: Sequence[str]) -> list[Reply]:
         """Return the replies of some parties."""

@@ -33,9 +33,11 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
+    digest,
     exchange,
     in_process,
     options_for,
+    saved_of,
     sha256,
     shares,
 )
@@ -80,17 +82,6 @@ def ended(name: str) -> tuple[Run, list[FlyNNClassifier]]:
 def whole_of(name: str) -> Run:
     """A run of the registry that went well."""
     return ended(name)[0]
-
-
-def digest(run: Run) -> str:
-    """SHA-256 of the model."""
-    return run.model.model_.sha256()
-
-
-def saved_of(run: Run, path: Path, name: str = "1") -> Federation:
-    """The run's file, written and read."""
-    run.federation(name).save(path)
-    return Federation.load(path)
 
 
 def lonely() -> list[dict[str, Any]]:
@@ -261,9 +252,7 @@ REASONS = {"failed": "failed: no", "gone": "not there to be asked", "silent": "n
 
 def lost_in(phase: str, how: str = "failed", who: str = "3", **changes: Any) -> Exchange:
     """A run with all kinds of phases, some of whose parties are lost in one of them."""
-    steps = exchange(**{"spec": GRID, "gram": 16, **changes})
-    while steps.run.due is not None and steps.run.due.name != phase:
-        steps.step(DUE)
+    steps = exchange(**{"spec": GRID, "gram": 16, **changes}).until(phase)
     steps.lost = set(who) if how == "silent" else set()
     there = set("0123") - set(who if how == "gone" else "")
     steps.step(DUE, sorted(there), dict.fromkeys(who, "failed: no") if how == "failed" else None)

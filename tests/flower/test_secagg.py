@@ -418,9 +418,15 @@ def shared_noise(n_honest: int | None = 2) -> SimulatedRelease:
     return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
 
 
+def noisily(folder: Path, n: int, n_honest: int = 2, **more: Any) -> tuple[FlyNNStrategy, Wire]:
+    """A run of private parties, whose ledgers are in a folder."""
+    parties = [private(i, folder, **more.pop("policy", {})) for i in range(n)]
+    return counted(parties, **{"mechanism": shared_noise(n_honest), "secure_bound": 1024, **more})
+
+
 def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
     mechanism = shared_noise(3)
-    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=mechanism, secure_bound=1024)
+    strategy, _ = noisily(tmp_path, 4, 3)
     noise = strategy.counts.array - total(0, 1, 2, 3).array
     share = mechanism.noise_sd
     assert share == pytest.approx(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2)
@@ -431,44 +437,32 @@ def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
 
 
 def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
-    def ran() -> FlyNNStrategy:
-        parties = [private(i, tmp_path, max_epsilon=2.1, max_delta=3e-5) for i in range(3)]
-        return counted(parties, mechanism=shared_noise(), secure_bound=1024)[0]
-
-    ran()
-    ran()
-    assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(2.0, abs=0.02)
-    third = ran()
+    for spent in (1.0, 2.0, 2.0):
+        third, _ = noisily(tmp_path, 3, policy={"max_epsilon": 2.1, "max_delta": 3e-5})
+        assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(spent, abs=0.02)
     assert (third.parties, len(third.missing)) == ([], 3)
     assert all("policy max-epsilon: " in reason for reason in third.missing.values())
 
 
 def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
     # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
-    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=shared_noise(4), secure_bound=1024)
+    strategy, _ = noisily(tmp_path, 4, 4)
     assert strategy.parties == []
     assert all("noise of at most 3 parties together (n_honest)" in reason for reason in strategy.missing.values())
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
 def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(tmp_path: Path) -> None:
-    def of_five(*dropouts: int, folder: str) -> tuple[FlyNNStrategy, Wire]:
-        mechanism, needed = GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=4), SharedNoise(5, 4).n_needed
-        return counted(
-            [private(i, tmp_path / folder) for i in range(5)],
-            lambda node, stage: node in dropouts and stage == COLLECT,
-            threshold=needed, min_parties=needed, mechanism=SimulatedRelease(mechanism, seed=7), secure_bound=2**16,
-        )  # fmt: skip
-
-    strategy, _ = of_five(2, folder="one")
-    assert len(strategy.parties) == 4
-    strategy, wire = of_five(2, 3, folder="two")
-    assert strategy.parties == []
-    assert Stage.UNMASK not in {stage for _, stage, _ in wire.sent}
+    given = {"threshold": (needed := SharedNoise(5, 4).n_needed), "min_parties": needed, "secure_bound": 2**16}
+    for n_lost, n_counted in ((1, 4), (2, 0)):
+        lost: Fault = lambda node, stage, n=n_lost: node <= n and stage == COLLECT  # noqa: E731
+        strategy, wire = noisily(tmp_path / str(n_lost), 5, 4, lost=lost, **given)
+        assert len(strategy.parties) == n_counted
+        assert (Stage.UNMASK in {stage for _, stage, _ in wire.sent}) == bool(n_counted)
 
 
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
-    strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
+    strategy, _ = noisily(tmp_path, 3, secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
 
 
