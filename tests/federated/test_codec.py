@@ -54,7 +54,6 @@ def balanced_row(array: np.ndarray) -> np.ndarray:
     return array
 
 
-ARRAYS = "2 arrays (fingerprint, counts)"
 LARGEST = "entries of at most 384307168202282325"
 OF_CLASS = "counts of at most the samples of the class, 2 in row 0"
 HOSTILE = {

@@ -73,9 +73,6 @@ def test_a_party_that_tries_nothing_takes_the_model_and_tells_nothing(held_out: 
     assert len(received) == 1
 
 
-ARRAYS = REQUEST.arrays()
-
-
 def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept() -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(REQUEST, party_of(X, LABELS, X[:, :3], LABELS, on_model=received.append))
