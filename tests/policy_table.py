@@ -136,23 +136,12 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
 
 
 def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bool:
-    given = _answers(runtime, node, request, (FITS | EVALUATIONS)[request], folder)
-    if request in FITS:
-        assert not given[1]
-        return given[0]
-    assert not given[0]
-    # A model comes to a party, which sends nothing about it.
-    return given[2] and given[1] == (request != "model")
-
-
-def _answers(
-    runtime: str, node: dict[str, Any], request: str, asked: Request[Any], folder: Path
-) -> tuple[bool, bool, bool]:
-    """True where arrays are given, where a statistic is, and where the evaluation is no refusal."""
+    """True if arrays are given, or the evaluation is no refusal."""
     # Flower's numbers are in every node, and the server names the party's own file.
     run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder.parent / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
+    asked = (FITS | EVALUATIONS)[request]
     config = config_of(asked)
     arrays = ndarrays_to_parameters(asked.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
@@ -161,7 +150,12 @@ def _answers(
             # A server may ask for anything by either of Flower's channels.
             fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
     assert REFUSED in (fit.metrics if asked.channel == EVALUATE else evaluation.metrics)
-    return len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics, REFUSED not in evaluation.metrics
+    assert request == "evaluation" or STATISTIC not in evaluation.metrics
+    if request in FITS:
+        return len(fit.parameters.tensors) > 0
+    assert not fit.parameters.tensors
+    # A model comes to a party, which sends nothing about it.
+    return REFUSED not in evaluation.metrics and (request == "model" or STATISTIC in evaluation.metrics)
 
 
 @contextmanager

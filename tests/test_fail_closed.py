@@ -227,9 +227,7 @@ def test_a_model_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path:
     assert len(received) == (asked[PHASE] == "evaluation")
 
 
-def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_party_reads_its_file_for_admitted_requests_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opendp")
     from flwr_flynn.app.data.own_file import PrivateFile
 

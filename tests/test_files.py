@@ -133,9 +133,7 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("where", ["open", "fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int
-) -> None:
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int) -> None:
     path = tmp_path / "model.npz"
     write(path, OLD)
 

@@ -11,7 +11,6 @@ import pytest
 
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.app.data.own_file import private_file
-from flwr_flynn.app.data.source import HeldOut, Reading
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated import private_rows, sample_access
 from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
@@ -72,9 +71,7 @@ def _without_fold(block: Block, of: Callable[[Any, Any], Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mutant", ["a line behind the fold raises", "no fold"])
-def test_a_line_that_raises_because_of_a_record_is_noticed(
-    mutant: str, monkeypatch: pytest.MonkeyPatch, libraries: None
-) -> None:
+def test_a_line_that_a_record_breaks_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch, libraries: None) -> None:
     if mutant == "no fold":
         monkeypatch.setattr(private_rows, "each_part", _without_fold)
         monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))  # so that a row beyond it raises
@@ -237,16 +234,6 @@ def test_a_record_of_several_lines_is_found_when_the_party_starts(tmp_path: Path
     assert len(share_of(private_file(tmp_path / "a.csv"), Schema([Column("note", "category", ['5" of it'])])).y) == 3
 
 
-def test_rows_are_held_out_alike_when_another_program_writes_their_numbers(tmp_path: Path) -> None:
-    rule = HeldOut(0.5, b"secret")
-    sides = []
-    for name, texts in (("ints", ["1", "2", "300"]), ("floats", ["1.0", "2.0", "300.0"])):
-        path = tmp_path / f"{name}.csv"
-        path.write_text("a,b,label\n" + "".join(f"{text},{index},ash\n" for index, text in enumerate(texts * 20)))
-        sides.append(share_of(private_file(path, Reading(held_out=rule)), ("a", "b")).X_test.tolist())
-    assert sides[0] == sides[1] != []
-
-
 # ---- rows that are left out are in the party's own log, and a broken machine refuses before the charge
 
 
@@ -259,9 +246,7 @@ def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path: Path, caplog: p
     assert [record.args for record in caplog.records] == [(40, 90)]
 
 
-def test_a_hash_that_cannot_be_computed_is_found_before_the_charge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_hash_is_found_before_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no cache")
 

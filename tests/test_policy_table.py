@@ -42,9 +42,7 @@ SIMULATED = {"nothing": OPEN | GRAM}
 
 
 @pytest.mark.parametrize(("runtime", "name", "keys"), list(policy_table.rows()), ids=str)
-def test_a_party_answers_what_the_allow_list_says_and_nothing_else(
-    runtime: str, name: str, keys: tuple[str, ...]
-) -> None:
+def test_a_party_answers_what_the_allow_list_says_and_no_more(runtime: str, name: str, keys: tuple[str, ...]) -> None:
     if runtime == "simulated":
         pytest.importorskip("flwr_datasets")
     expected = (DEPLOYED if runtime == "deployed" else SIMULATED).get(name, set())

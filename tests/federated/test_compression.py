@@ -162,9 +162,7 @@ PACKED["numbers"] = pack_numbers(RANDOM.integers(0, 90, 600)), table_of_numbers
 @pytest.mark.parametrize("name", PACKED)
 @given(CHANGES, st.sampled_from([0, 0, 0, 10, 19, 50]), st.booleans())
 @settings(max_examples=300)
-def test_changed_bytes_are_integers_within_their_bounds_or_refused(
-    name: str, changes: Any, length: int, is_sealed: bool
-) -> None:
+def test_changed_bytes_are_read_within_bounds_or_refused(name: str, changes: Any, length: int, is_sealed: bool) -> None:
     whole, read = PACKED[name]
     read_or_refused(changed(whole.tobytes(), changes, length, is_sealed), read, -100 if name == "signed" else 0)
 

@@ -120,9 +120,7 @@ def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
-def test_the_server_s_own_evaluation_gets_the_selected_counts_and_none_before_there_is_a_spec(
-    api: Api, spec: Any
-) -> None:
+def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_spec(api: Api, spec: Any) -> None:
     network, seen = api(clients(shares("dirichlet"))), []
     strategy = network.make(**options_for(spec), decay="auto")
 
@@ -170,7 +168,7 @@ def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for
 
 @BOTH
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
+def test_a_model_may_go_to_parties_that_send_no_figures(
     api: Api, fails: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     received: list[FlyNNClassifier] = []

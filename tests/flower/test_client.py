@@ -112,7 +112,7 @@ ESCAPES = "\x1b[2J\r\nERROR all is lost\u202e"
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-def test_nothing_that_a_server_says_reaches_the_log_as_it_is(
+def test_no_text_of_a_server_is_logged_as_is(
     is_private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In 0.8 seven of thirteen fields of a request did, ESC, CR and LF included."""

@@ -266,9 +266,7 @@ def ran(api: Api, tmp_path: Path, mechanism: Mechanism, settings: Any = None, **
 
 
 @BOTH
-def test_a_private_run_makes_a_model_with_its_guarantee(
-    api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_private_run_s_model_has_its_guarantee(api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mechanism = LaplaceCounts(2.0, **SHAPE)
     made, network = ran(api, tmp_path, mechanism)
     assert (made.num_rounds, made.run.state.results.keys(), made.evaluation) == (1, {"counts"}, None)

@@ -308,9 +308,7 @@ def changed(value: Any, how: str, place: int, other: Any) -> Any:
     stage=st.sampled_from(STAGES), number=st.integers(0, 9), how=st.sampled_from(["flip", "cut", "other"]),
     place=st.integers(0, 2**12), other=VALUES,
 )  # fmt: skip
-def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(
-    stage: str, number: int, how: str, place: int, other: Any
-) -> None:
+def test_whatever_a_party_replies_the_sum_is_exact(stage: str, number: int, how: str, place: int, other: Any) -> None:
     def spoil(record: Any) -> None:
         name = sorted(record)[number % len(record)]
         # Masked counts themselves apart: nobody can tell what they were.

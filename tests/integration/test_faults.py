@@ -89,7 +89,7 @@ def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> 
     assert theirs.counts_.n_per_class.tolist() == pooled(0, 1, 2).n_per_class.tolist()
 
 
-def test_a_superlink_that_starts_again_leaves_no_half_of_a_model_and_a_party_killed_after_its_answer_counts(
+def test_a_restart_leaves_no_half_a_model_and_who_is_killed_later_counts(
     federation: Deployment, tmp_path: Path
 ) -> None:
     federation.send("site2", signal.SIGSTOP)
@@ -110,9 +110,7 @@ def test_a_superlink_that_starts_again_leaves_no_half_of_a_model_and_a_party_kil
     assert not (tmp_path / "cut" / "model.npz").exists()
 
 
-def test_a_party_that_never_answers_costs_the_timeout_and_one_killed_during_the_counting_ends_a_run_of_too_few(
-    federation: Deployment, tmp_path: Path
-) -> None:
+def test_silence_costs_the_timeout_and_a_death_ends_a_run_of_too_few(federation: Deployment, tmp_path: Path) -> None:
     """Before it one was killed, of which Flower may or may not have noticed yet that it is dead."""
     federation.send("site1", signal.SIGSTOP)
     start = time.monotonic()

@@ -25,9 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 PAGE = "docs/how_to/own_app.md"
 
 
-def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(
-    deployment: Callable[..., Deployment], tmp_path: Path
-) -> None:
+def test_parties_that_die_or_are_late_cost_nobody_else(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
     """Three SuperNodes: one counts, the ClientApp of one is killed while it does, one answers after the timeout."""
     flower = deployment({f"node{i}": {"partition_id": i, "num_partitions": 3} for i in range(3)}, PYTHONPATH=str(ROOT))
 

@@ -20,9 +20,7 @@ from .conftest import DIGITS, Flower
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_the_files_hold_what_the_table_says_and_the_model_is_the_pooled_one_for_any_split(
-    flower: Flower, tmp_path: Path
-) -> None:
+def test_files_hold_what_the_table_says_and_any_split_has_the_pooled_model(flower: Flower, tmp_path: Path) -> None:
     """Three rounds: histograms of the columns, counts of six hashes and the selection, the evaluation."""
     given = {"hash_dim": 512, "min_examples": 1, "seed": 7}
     run = flower.run(nodes=3, alpha=0.01, output_dir=str(tmp_path), **given)
@@ -59,7 +57,7 @@ def test_the_files_hold_what_the_table_says_and_the_model_is_the_pooled_one_for_
     assert Path(other.row("output folder")).is_relative_to(flower.folder / "home" / "flynn")
 
 
-def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_the_failure(
+def test_unusable_data_are_told_first_and_the_page_s_command_reports_the_failure(
     flower: Flower, tmp_path: Path
 ) -> None:
     (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern\n")
