@@ -147,8 +147,6 @@ def parquets() -> list[bytes]:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     frames = [
-        pandas.DataFrame({"a": [1, 3, 5], "b": [2.5, -4, 1e3], "label": ["x", "y", "x"]}),
-        pandas.DataFrame({"a": [1.0, 2.0], "label": [3, 1]}, index=pandas.Index([7, 8], name="id")),
         pandas.DataFrame({"a": [True, False, True], "label": pandas.array([1, 2, 2], "Int64")}, index=[5, 6, 9]),
         pandas.DataFrame({"a": pandas.array([1, None], "Int64"), "label": pandas.Categorical(["u", "v"])}),
         pandas.DataFrame(
