@@ -16,17 +16,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
 
 
-def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
-    small = {"hash_dim": 1024, "min_examples": 1, "gram": 64, "seed": 7}
-    plain = flower.run(nodes=4, **small)
-    secret = flower.run(nodes=4, secure=True, max_examples=2000, **small)
-    for run in (plain, secret):
-        assert (run.row("equal"), run.row("whole model equal")) == ("yes", "yes")
-    for what in ("SHA-256 of the counts", "SHA-256 of the model", "leave-one-out", "accuracy"):
-        assert secret.row(what) == plain.row(what)
-    assert "Secure aggregation completed" in secret.output
-
-
 def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     pytest.importorskip("dp_accounting")

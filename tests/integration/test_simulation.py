@@ -20,9 +20,9 @@ from .conftest import DIGITS, Flower
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_files_hold_what_the_table_says_and_any_split_has_the_pooled_model(flower: Flower, tmp_path: Path) -> None:
+def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(flower: Flower, tmp_path: Path) -> None:
     """Three rounds: histograms of the columns, counts of six hashes and the selection, the evaluation."""
-    given = {"hash_dim": 512, "min_examples": 1, "seed": 7}
+    given = {"hash_dim": 512, "min_examples": 1, "gram": 64, "seed": 7}
     run = flower.run(nodes=3, alpha=0.01, output_dir=str(tmp_path), **given)
     assert "Traceback" not in run.output
     assert (run.row("equal"), run.row("whole model equal")) == ("yes", "yes")
@@ -33,8 +33,8 @@ def test_files_hold_what_the_table_says_and_any_split_has_the_pooled_model(flowe
     assert {path.name for path in tmp_path.iterdir()} == files
     report, model = json.loads((tmp_path / "metrics.json").read_text()), FlyNNClassifier.load(tmp_path / "model.npz")
     counts = run.row("SHA-256 of the counts")
-    same = {"federated": counts, "pooled": counts, "equal": True, "model_equal": True}
-    assert report["sha256"] == {"model": model.model_.sha256(), **same}
+    digests = {"federated": counts, "pooled": counts, "equal": True, "model_equal": True}
+    assert report["sha256"] == {"model": model.model_.sha256(), **digests}
     assert report["settings"]["alpha"] == 0.01
     assert sorted(party["name"] for party in report["parties"]) == ["party-0", "party-1", "party-2"]
     assert (report["simulation"]["dealt"], report["versions"]["flwr"]) == (1797, version("flwr"))
@@ -49,12 +49,15 @@ def test_files_hold_what_the_table_says_and_any_split_has_the_pooled_model(flowe
     predicted = model.predict(pd.DataFrame(DIGITS.X[test], columns=DIGITS.feature_names))
     assert report["evaluation"]["accuracy"] == pytest.approx(np.mean(predicted == DIGITS.y[test]), abs=1e-12)
 
-    other = flower.run(nodes=5, partitioner="iid", nodes_at_a_time=2, **given)  # a second round counts nobody twice
-    assert other.row("parties counted") == "5 of 5"
-    for what in ("equal", "whole model equal", "SHA-256 of the counts", "SHA-256 of the model"):
-        assert other.row(what) == run.row(what)
-    # Without output-dir: under FLWR_HOME.
-    assert Path(other.row("output folder")).is_relative_to(flower.folder / "home" / "flynn")
+    # A second round counts nobody twice. Without output-dir the files are under FLWR_HOME.
+    split = flower.run(nodes=5, partitioner="iid", nodes_at_a_time=2, **given)
+    assert split.row("parties counted") == "5 of 5"
+    assert Path(split.row("output folder")).is_relative_to(flower.folder / "home" / "flynn")
+    secret = flower.run(nodes=4, secure=True, max_examples=2000, **given)
+    assert "Secure aggregation completed" in secret.output
+    same = ("equal", "whole model equal", "SHA-256 of the counts", "SHA-256 of the model", "leave-one-out", "accuracy")
+    for other in (split, secret):
+        assert [other.row(what) for what in same] == [run.row(what) for what in same]
 
 
 def test_unusable_data_are_told_first_and_the_page_s_command_reports_the_failure(
