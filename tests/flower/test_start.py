@@ -23,16 +23,17 @@ class Flaky(Grid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
-        counts = [each for each in messages if each.content["config"].get("flynn-phase") == "counts"]
-        self.broken = (1,) if counts and not self.turns_of_counts else ()
-        self.turns_of_counts += bool(counts)
+        is_counting = any(each.content["config"].get("flynn-phase") == "counts" for each in messages)
+        self.nodes[1].fails = "broken" if is_counting and not self.turns_of_counts else None
+        self.turns_of_counts += is_counting
         return super().send_and_receive(messages, timeout=timeout)
 
     turns_of_counts = 0
 
 
 def test_a_failure_while_counting_costs_a_round_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    whole, flaky = ran(Grid(4), **PLAN), ran(Flaky(4), **PLAN)
+    whole, flaky = ran(Grid(4), **PLAN), ran(grid := Flaky(4), **PLAN)
+    assert grid.turns_of_counts == 2
     assert flaky.model.model_.sha256() == whole.model.model_.sha256()
     assert flaky.evaluation == whole.evaluation
     few = message.FlyNNStrategy(**GIVEN)
