@@ -42,8 +42,8 @@ OUTCOME = """import json, pathlib
 
 SIMULATION = """import sys
 from flwr.simulation import run_simulation
-from my_app.client import app as client_app
-from my_app.server import app as server_app
+from my_app.client_app import app as client_app
+from my_app.server_app import app as server_app
 resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
 run_simulation(server_app, client_app, num_supernodes=4, backend_config=resources)
 """

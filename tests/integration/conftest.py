@@ -361,28 +361,6 @@ def theirs(flower: Flower) -> Flower:
     return flower
 
 
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "my-app"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = ["flwr"]
-
-[tool.flwr.app]
-publisher = "them"
-
-[tool.flwr.app.components]
-serverapp = "my_app.server:app"
-clientapp = "my_app.client:app"
-
-[tool.flwr.app.config]
-"""
-
-
 TASK = """
 from sklearn.datasets import load_digits
 
@@ -411,9 +389,10 @@ def write_app(
     server, client = (next(block for block in blocks(page, "python") if text in block) for text in marks)
     app = folder / "my-app"
     (app / "my_app").mkdir(parents=True)
-    (app / "pyproject.toml").write_text(PYPROJECT)
+    project = (ROOT / "tests" / "own_phase_app" / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(replaced(project, {"own_phase_app": "my_app", "own-phase-app": "my-app"}))
     (app / "my_app" / "__init__.py").touch()
     (app / "my_app" / "task.py").write_text(TASK)
-    (app / "my_app" / "server.py").write_text(change(server))
-    (app / "my_app" / "client.py").write_text(change_client(client))
+    (app / "my_app" / "server_app.py").write_text(change(server))
+    (app / "my_app" / "client_app.py").write_text(change_client(client))
     return app
