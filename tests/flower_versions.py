@@ -28,13 +28,12 @@ TABLE = ROOT / "docs" / "reference" / "versions.csv"
 FIELDS = ("flwr", "python", "numpy", "ray", "installed", "tests", "runs by", "Strategy", "Message API", "flwr run .")
 TOOLS = ("uv", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil")
 PAGE = "docs/how_to/own_app.md"
-APIS = {"Strategy": OLDER_API, "Message API": MESSAGE_API}
-
-FAULTS = """    if mine.start == 2:
+PARTY = "    return FlyNNClient("
+FAULTS = f"""    if mine.start == 2:
         y = y + 10  # labels that are not in the run's list
     if mine.start == 3:
         raise OSError("gone")
-    return FlyNNClient("""
+{PARTY}"""
 
 OUTCOME = """import json, pathlib
     told = {"sha256": strategy.counts.sha256(), "counted": len(strategy.parties), "missing": strategy.missing}
@@ -78,7 +77,7 @@ def tried(version: str, python: str, others: list[str], folder: Path, quick: boo
         return row
     by_command = tuple(map(int, version.split(".")[:2])) >= (1, 32)
     row["runs by"] = "flwr run" if by_command else "run_simulation"
-    for api, marks in APIS.items():
+    for api, marks in (("Strategy", OLDER_API), ("Message API", MESSAGE_API)):
         row[api] = outcome(folder, marks, by_command)
     if by_command:
         row["flwr run ."] = in_flower(folder, lambda flower: "equal " + run_by_command(flower, ROOT, 3).row("equal"))
@@ -107,7 +106,7 @@ def outcome(folder: Path, marks: tuple[str, str], by_command: bool) -> str:
 
     def run(flower: Flower) -> str:
         result = flower.cwd / "outcome.json"
-        app = write_app(flower.folder, PAGE, change_server, change_client, marks)
+        app = write_app(flower.folder, PAGE, change_server, lambda text: text.replace(PARTY, FAULTS), marks)
         if by_command:
             printed = run_by_command(flower, app, nodes=4).output
         else:
@@ -139,11 +138,6 @@ def change_server(text: str) -> str:
     """The server of a page, which waits for four parties and writes down what came of it."""
     text = re.sub(r"min_available_(\w+)=2", r"min_available_\1=4", text)
     return re.sub(r'strategy.model.save\("model.npz"\)', OUTCOME, text)
-
-
-def change_client(text: str) -> str:
-    """The client of a page, with one party that declines and one that is lost."""
-    return text.replace("    return FlyNNClient(", FAULTS)
 
 
 def expected() -> str:
