@@ -297,17 +297,20 @@ class Stop:
             party.options.__dict__.update(member=f"secret of {cid}", leaves="federation" in options)
         self.channel = self.exchange.until(name).run.due.channel
 
+    def begun(self) -> tuple[Any, Any]:
+        """A run of its own, and what it asks."""
+        run = copy.deepcopy(self.exchange.run)
+        return run, run.ask(self.channel, list(self.exchange.parties))
+
     @property
     def replies(self) -> st.SearchStrategy[list[Reply]]:
-        run = copy.deepcopy(self.exchange.run)
-        ask = run.ask(self.channel, list(self.exchange.parties))
+        _, ask = self.begun()
         good = [self.exchange.reply(ask, cid) for cid in ask.cids]
         return st.lists(st.sampled_from(good).flatmap(spoiled_reply), min_size=1, max_size=3)
 
     def use(self, replies: list[Reply]) -> None:
         """A whole exchange leaves the run as it was, or with the very sum of what was accepted."""
-        run = copy.deepcopy(self.exchange.run)
-        ask = run.ask(self.channel, list(self.exchange.parties))
+        run, ask = self.begun()
         before, members, request = run.state, run.counted.members, ask.request
         known = {cid: run.counted.member(cid) for cid in ask.cids}
         result = run.complete(replies, Failures())

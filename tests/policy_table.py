@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -42,7 +43,7 @@ _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringR
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
 
-_MODEL = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)).model
+_EVALUATION = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,))
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
@@ -54,7 +55,7 @@ FITS: dict[str, Request[Any]] = {
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "secure gram": GramRequest(SECURE, (1, 2, 1)),
-    "secure evaluation": SecureEvaluationRequest(SECURE, _MODEL),
+    "secure evaluation": SecureEvaluationRequest(SECURE, _EVALUATION.model),
     "update exact": UpdateRequest(EXACT),
     "update secure exact": UpdateRequest(SECURE),
     "leave exact": WithdrawRequest(EXACT),
@@ -64,10 +65,7 @@ FITS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "gram": GramRequest(EXACT, (1, 2, 1)),
 }
-EVALUATIONS: dict[str, Request[Any]] = {
-    "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
-    "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False),
-}
+EVALUATIONS: dict[str, Request[Any]] = {"evaluation": _EVALUATION, "model": replace(_EVALUATION, tries=False)}
 REQUESTS = (*FITS, *EVALUATIONS)
 
 VALUES: dict[str, Any] = {

@@ -195,15 +195,10 @@ def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, hashed:
     for value in (1.0, 73412.0):
         own = a_budget(tmp_path / str(value))
         FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=own).fit([], counting(run))
-    assert hashed == [1, 21, 1, 21]  # one of zeros, before the charge
-
-
-@pytest.mark.parametrize("n_odd", [1, 7])
-def test_records_that_overflow_are_found_without_another_try(n_odd: int, tmp_path: Path, hashed: list[int]) -> None:
-    X, y = points(100)
-    X[3 : 3 + n_odd, 1] = 1e300
+    X, y = points(21)
+    X[3:10, 1] = 1e300
     FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))
-    assert hashed == [1, 100]
+    assert hashed == [1, 21] * 3  # one of zeros, before the charge
 
 
 def test_the_inputs_of_coded_features_count_against_the_memory_limit(tmp_path: Path) -> None:

@@ -379,25 +379,18 @@ SETUP = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {Key.SAMPLE_NUMBER: 2},
-        {Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1},
-        {Key.THRESHOLD: 2},
-        {Key.CLIPPING_RANGE: 8.0},
-        {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
-        {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},  # a step of 1, but from a half
-        {Key.TARGET_RANGE: 2**22},
-        {Key.TARGET_RANGE: 0, Key.CLIPPING_RANGE: 0.0},
-        {Key.MOD_RANGE: 2**20},
-        {Key.MAX_WEIGHT: 1000.0},
-        {Key.SAMPLE_NUMBER: 2**24},
-        {Key.SAMPLE_NUMBER: 2**23},  # all weights together would be 0
-        {Key.THRESHOLD: "3"},
-        {Key.SHARE_NUMBER: None},
-    ],
-)
+ODD = {
+    Key.SAMPLE_NUMBER: (2, 2**23, 2**24),  # of 2**23 all weights together would be 0
+    **{Key.THRESHOLD: (2, "3"), Key.SHARE_NUMBER: (None,), Key.MAX_WEIGHT: (1000.0,)},
+    **{Key.CLIPPING_RANGE: (8.0,), Key.TARGET_RANGE: (2**22,), Key.MOD_RANGE: (2**20,)},
+}
+CHANGES: list[dict[str, Any]] = [{name: value} for name, values in ODD.items() for value in values]
+CHANGES.append({Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1})
+RANGES = ((300.0, 600), (0.0, 0), (256.5, 513))  # the last has a step of 1, but from a half
+CHANGES += [{Key.CLIPPING_RANGE: clipping, Key.TARGET_RANGE: target} for clipping, target in RANGES]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(change: dict[str, Any]) -> None:
     secagg.check_setup(dict(SETUP))
     with raises(PayloadError, field="secure sum"):

@@ -190,24 +190,15 @@ NOISY = evaluation_of(
 )
 
 
+HIDDEN: list[Any] = [(NOISY, "", False), (NOISY, "budget", False), (REQUEST, "budget", False)]
+HIDDEN += [(REQUEST, "secure", True), (SECURE, "secure", True), (SECURE, "", True)]  # it stays at home
+POLICY = Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"])
+
+
 @pytest.mark.parametrize("tries", [True, False])
-@pytest.mark.parametrize(
-    ("request_", "options", "has_prior"),
-    [
-        (NOISY, {}, False),
-        (NOISY, {"budget": True}, False),
-        (REQUEST, {"budget": True}, False),
-        (REQUEST, {"secure": True}, True),  # stays at home
-        (SECURE, {"secure": True}, True),
-        (SECURE, {}, True),
-    ],
-    ids=["noisy", "noisy, budget", "budget", "secure party", "secure", "secure run"],
-)
-def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(
-    request_: Any, options: dict[str, Any], has_prior: bool, tries: bool, tmp_path: Path
-) -> None:
-    if "budget" in options:
-        options = {"budget": Budget(tmp_path, Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))}
+@pytest.mark.parametrize(("request_", "own", "has_prior"), HIDDEN)
+def test_class_prior_is_hidden(request_: Any, own: str, has_prior: bool, tries: bool, tmp_path: Path) -> None:
+    options = {"": {}, "secure": {"secure": True}, "budget": {"budget": Budget(tmp_path, POLICY)}}[own]
     received: list[FlyNNClassifier] = []
     party = party_of(*skewed(), X, LABELS, on_model=received.append, evaluates=True, **options)
     reply = replied(replace(request_, tries=tries), party)
