@@ -69,12 +69,7 @@ def deflated(*planes: bytes) -> bytes:
 
 
 def by_hand(
-    n: int,
-    *planes: bytes,
-    widths: tuple[int, int] = (1, 1),
-    behind: bytes = b"",
-    version: int = 1,
-    shape: tuple[int, int] = (2, 4),
+    n: int, *planes: bytes, widths: Any = (1, 1), behind: bytes = b"", version: int = 1, shape: Any = (2, 4)
 ) -> bytes:
     return signed(struct.pack("<BBBIII", version, *widths, *shape, n), deflated(*planes) + behind)
 

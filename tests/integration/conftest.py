@@ -36,6 +36,7 @@ pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 DIGITS = load_dataset("digits")
+PUBLIC: dict[str, Any] = {"n_features": 64, "classes": ",".join(map(str, range(10)))}  # of the digits
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = iter(range(20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)))
@@ -373,26 +374,21 @@ def load_data(context):
 """
 
 
+Change = Callable[[str], str]
 # Texts by which the blocks of an app's server and client are found on a page.
 MESSAGE_API = ("message.FlyNNStrategy(", "@app.train(")
 OLDER_API = ("LegacyContext(", "client_fn=")
 
 
-def write_app(
-    folder: Path,
-    page: str,
-    change: Callable[[str], str] = str,
-    change_client: Callable[[str], str] = str,
-    marks: tuple[str, str] = MESSAGE_API,
-) -> Path:
+def write_app(folder: Path, page: str, server: Change = str, client: Change = str, marks: Any = MESSAGE_API) -> Path:
     """The server and the client of a page of the documentation, by the marks of their API, as an app, changed."""
-    server, client = (next(block for block in blocks(page, "python") if text in block) for text in marks)
+    texts = [next(block for block in blocks(page, "python") if text in block) for text in marks]
     app = folder / "my-app"
     (app / "my_app").mkdir(parents=True)
     project = (ROOT / "tests" / "own_phase_app" / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(replaced(project, {"own_phase_app": "my_app", "own-phase-app": "my-app"}))
     (app / "my_app" / "__init__.py").touch()
     (app / "my_app" / "task.py").write_text(TASK)
-    (app / "my_app" / "server_app.py").write_text(change(server))
-    (app / "my_app" / "client_app.py").write_text(change_client(client))
+    (app / "my_app" / "server_app.py").write_text(server(texts[0]))
+    (app / "my_app" / "client_app.py").write_text(client(texts[1]))
     return app

@@ -10,7 +10,7 @@ import pytest
 
 from flwr_flynn.app.disclosure_file import lines
 
-from .conftest import DIGITS, Deployment
+from .conftest import DIGITS, PUBLIC, Deployment
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -23,7 +23,7 @@ def test_supernodes_record_what_the_server_got(deployment: Callable[..., Deploym
     }
     sites["site2"]["secure"] = True
     flower = deployment(sites)
-    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3, "min_parties": 1, "seed": 7}
+    public = PUBLIC | {"min_available": 3, "min_parties": 1, "seed": 7}
     alone = public | {"min_available": 9, "output_dir": str(tmp_path / "dry")}  # more than there are
     flower.run(hash_dim=512, dry_run=True, **alone)
     assert not list(tmp_path.glob("*.jsonl"))

@@ -14,21 +14,17 @@ import pytest
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan
 
-from .conftest import DIGITS, ROOT, Deployment, Run, config_text
+from .conftest import DIGITS, PUBLIC, ROOT, Deployment, Run, config_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SIZES = {"hash_dim": 512, "seed": 7}
-SETTINGS = {
-    **SIZES,
-    "scaling": "none",
-    "n_features": 64,
-    "classes": ",".join(map(str, range(10))),
-    "decay": 0.5,
-    "evaluate": "false",
-    "timeout": 240,  # of a busy machine; where somebody will not answer, the tests say SOON
-}
-SOON, RUN = 60, 400
+SETTINGS = PUBLIC | SIZES | {"scaling": "none", "decay": 0.5, "evaluate": "false"}
+SETTINGS["timeout"] = 240  # of a busy machine; where somebody will not answer, the tests say SOON
+SOON, RUN, DONE = 60, 400, "finished:completed"
+
+
+During = Callable[[Path], object]
 
 
 def begin(flower: Deployment, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
@@ -38,13 +34,7 @@ def begin(flower: Deployment, output: Path, name: str = "run", **settings: Any) 
     return flower.background(output.parent / f"{name}.log", *command)
 
 
-def run_through(
-    flower: Deployment,
-    output: Path,
-    during: Callable[[Path], object] = lambda _: None,
-    ends: str = "finished:completed",
-    **settings: Any,
-) -> Run:
+def run_through(flower: Deployment, output: Path, during: During = str, ends: str = DONE, **settings: Any) -> Run:
     """A run to its end, and what is done in the meantime."""
     process = begin(flower, output, **settings)
     log = output.parent / "run.log"
