@@ -230,9 +230,7 @@ def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[np.ndarra
     return to_arrays([replace(field, fingerprint=release.spec_fingerprint)], [release.array])
 
 
-def decode_release(
-    arrays: list[np.ndarray], hasher: FlyHash, mechanism: Mechanism, max_examples: int | None = None
-) -> ClassCounts:
+def decode_release(arrays: Any, hasher: FlyHash, mechanism: Mechanism, max_examples: int) -> ClassCounts:
     """The noisy counts of one party in a message."""
     run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
     found = CountsRequest(run, max_examples).read(arrays, Reply("1", (), NOISY_EXAMPLES, {}), None)
@@ -273,17 +271,11 @@ def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.nda
 
 
 def evaluation_of(
-    run: RunSpec,
-    counts: Any,
-    scorings: Any,
-    weights: Any = (1.0,),
-    n_releases: int = 0,
-    tries: bool = True,
-    **more: Any,
+    run: RunSpec, counts: Any, scorings: Any, weights: Any = (1.0,), n_releases: int = 0, gram: Any = None, **more: Any
 ) -> EvaluationRequest:
-    """A request to evaluate the model of these members; `more` are parts of the model."""
-    members = tuple(map(ModelMember, run.specs, counts, scorings, weights))
-    return EvaluationRequest(run, model_of_members(run, members, **more), n_releases, tries)
+    """A request to evaluate the model of these members; `more` may be `tries`."""
+    model = model_of_members(run, tuple(map(ModelMember, run.specs, counts, scorings, weights)), gram=gram)
+    return EvaluationRequest(run, model, n_releases, **{"tries": True, **more})
 
 
 def federation_of(

@@ -13,7 +13,7 @@ from flwr_flynn.federated.protocol import STATISTIC, Reply
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.metrics import scores
 from tests.fakes import CLASSES, HASHER, Proxy, counting, counts_of, good_res, manager, points
-from tests.federated.phases.test_evaluation import with_matrix
+from tests.federated.phases.test_evaluation import BAD, GOOD, with_matrix
 from tests.flower.networks import settings
 
 NO_PARAMETERS = Parameters([], "numpy.ndarray")
@@ -93,9 +93,6 @@ def eval_res(matrix: Any, n: int | None = None, own: Any = None, **metrics: Any)
         metrics[STATISTIC] = codec.join(with_matrix(Reply("", (), 0, {}), matrix, own=own).tensors)
         n = int(np.sum(matrix)) if n is None else n
     return EvaluateRes(Status(Code.OK, "Success"), float("nan"), n, metrics)
-
-
-GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def test_the_model_is_distributed_once_there_is_somebody_to_receive_it() -> None:
