@@ -171,13 +171,10 @@ class Untouchable:
 
 
 def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
+    more |= {"name": "Basel", "budget": budget(folder)}
     if loads:
-
-        def load(_names: tuple[str, ...]) -> Any:
-            raise AssertionError("records were touched")
-
-        return FlyNNClient(load=load, name="Basel", budget=budget(folder), **more)
-    return FlyNNClient(Untouchable(20, 4), Untouchable(20), name="Basel", budget=budget(folder), **more)
+        return FlyNNClient(load=lambda _: pytest.fail("records were touched"), **more)
+    return FlyNNClient(Untouchable(20, 4), Untouchable(20), **more)
 
 
 REFUSALS = {
@@ -289,11 +286,9 @@ def test_response_seconds_cover_the_reading_of_the_file(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("is_private", [False, True])
 def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_private: bool, tmp_path: Path) -> None:
-    def on_model(_: Any) -> None: ...
-
     X, y = points(9)
     own = budget(tmp_path) if is_private else None
-    client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=on_model)
+    client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=bool)
     metrics = client.evaluate(codec.encode(TOTAL), TRYING)[2]
     assert metrics == ({} if is_private else {REFUSED: "failed with AssertionError"})  # private rows are dropped
 

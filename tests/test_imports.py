@@ -47,14 +47,12 @@ def imported_by(code: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("module", "later"),
-    [
-        ("flwr_flynn", "flwr numpy numba scipy sklearn"),
-        ("flwr_flynn.app.client_app", "sklearn scipy.stats pandas ray"),  # a deployed party imports it for each message
-        ("flwr_flynn.app.server_app", "sklearn scipy.stats pandas ray"),
-    ],
-)
+LATER = {"flwr_flynn": "flwr numpy numba scipy sklearn"}
+# A deployed party imports the first for each message.
+LATER |= dict.fromkeys(("flwr_flynn.app.client_app", "flwr_flynn.app.server_app"), "sklearn scipy.stats pandas ray")
+
+
+@pytest.mark.parametrize(("module", "later"), LATER.items())
 def test_what_takes_long_to_import_is_imported_when_it_is_used(module: str, later: str) -> None:
     found = imported_by(f"import {module}")
     assert module in found

@@ -258,7 +258,7 @@ def test_two_that_stand_for_one_member_count_once() -> None:
     assert run.state.absent("selection").keys() == {"a (node 56)"}
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", ["legacy", "message"])  # in process: test_run_laws
 def test_every_driver_serves_every_purpose(driver: str) -> None:
     parts, drive = shares(), DRIVERS[driver]
 

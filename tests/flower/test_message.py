@@ -153,14 +153,11 @@ def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCapt
 # ---- the party's side
 
 
+NO_REQUESTS = [(each, "array") for each in (changed(data=b"junk"), changed(stype="torch"), renamed())]
+
+
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (RecordDict(), "phase"),
-        *((each, "array") for each in (changed(data=b"junk"), changed(stype="torch"), renamed())),
-    ],
-)
+@pytest.mark.parametrize(("content", "reason"), [(RecordDict(), "phase"), *NO_REQUESTS])
 def test_a_party_refuses_a_request_that_is_none(content: RecordDict, reason: str, kind: str) -> None:
     FakeGrid({})
     asked = Message(content, dst_node_id=7, message_type=kind)
