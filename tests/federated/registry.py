@@ -130,13 +130,8 @@ _REQUESTS: dict[str, Request[Any]] = {
 CASES = {name: case(name, request, name != "schema") for name, request in _REQUESTS.items()}
 
 
-def in_secret(request: Any) -> Request[Any]:
-    """The same request for a secure sum."""
-    return replace(request, run=replace(request.run, bound=BOUND))  # type: ignore[no-any-return]
-
-
 SECURE: dict[str, Request[Any]] = {
-    name: in_secret(case.request)
+    name: replace(case.request, run=replace(case.request.run, bound=BOUND))  # type: ignore[attr-defined]
     for name, case in CASES.items()
     if not case.is_evaluation
     and not isinstance(case.request, ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest)

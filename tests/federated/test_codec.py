@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import pack
-from flwr_flynn.model.counts import ClassCounts
 from tests.fakes import HASHER, RUN, counts_of, points
 from tests.memory import traced
 from tests.raising import raises
@@ -23,10 +22,6 @@ L, M, RHO = RUN.n_classes, HASHER.hash_dim, HASHER.hash_nnz
 
 def good() -> list[np.ndarray]:
     return codec.encode(counts_of(*points(9)))
-
-
-def decode(arrays: object) -> ClassCounts:
-    return codec.decode_all(arrays, [HASHER], L)[0]  # type: ignore[arg-type]
 
 
 def damaged(place: int, change: object) -> list[np.ndarray]:
@@ -70,7 +65,7 @@ HOSTILE = {
 def test_hostile_messages_are_refused(name: str) -> None:
     arrays, field, expected, got = HOSTILE[name]
     with raises(PayloadError, field=field, expected=expected, got=got):
-        decode(arrays)
+        codec.decode_all(arrays, [HASHER], L)
 
 
 # ---- tensors

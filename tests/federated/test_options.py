@@ -12,17 +12,12 @@ import pytest
 from flwr_flynn import FlyNNStrategy
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.federated.algorithm import federate, party_of
-from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from tests.fakes import CLASSES, HASHER, LAPLACE, SHARE, SPEC, make, points
 from tests.raising import raises
-
-
-def saved(**changes: Any) -> Federation:
-    return federate(make(fraction_evaluate=0, **changes), [party_of(*points(9), name="a")]).federation("1")
 
 
 def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
@@ -88,7 +83,7 @@ def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
-    federation = saved()
+    federation = federate(make(fraction_evaluate=0), [party_of(*points(9), name="a")]).federation("1")
     assert make(federation=federation, purpose="join").run_spec == federation.run_spec
     changes = {
         "spec": replace(SPEC, seed=8),

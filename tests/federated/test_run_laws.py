@@ -67,11 +67,6 @@ def options_of(name: str, **changes: Any) -> dict[str, Any]:
     return options_for(**{**RUNS[name], **changes})
 
 
-def steps_of(name: str) -> Exchange:
-    """A run of the registry that has not begun."""
-    return exchange(**RUNS[name])
-
-
 @cache
 def ended(name: str) -> tuple[Run, list[FlyNNClassifier]]:
     """A run of the registry that went well, and the models that its parties got; its tests only read them."""
@@ -336,7 +331,7 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
-    whole, stopped = whole_of(name), steps_of(name)
+    whole, stopped = whole_of(name), exchange(**RUNS[name])
     names = [phase.name for phase in whole.phases]
     for stop, phase in enumerate(whole.phases, 1):
         stopped.step(phase.channel)
