@@ -17,6 +17,7 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.federation_file import Federation, exclusive, summary
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
@@ -25,7 +26,7 @@ from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
-from tests.fakes import CLASSES, RUN, SPEC, counts_of, federation_of, points
+from tests.fakes import CLASSES, RUN, SPEC, counts_of, federation_of, make, points
 from tests.raising import raises
 
 COUNTS = {name: counts_of(*points(n, seed=n)) for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))}
@@ -133,6 +134,11 @@ def test_members_of_a_secure_sum_are_kept_without_figures(noise: Any, tmp_path: 
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
         federation_of(run, totals, MEMBERS, (READOUT,))
+    given = {"min_parties": 3, "mechanism": noise, "secure_bound": 256, "federation": loaded}
+    for purpose in ("join", "withdraw", "resume"):  # of a sum nobody's part is known
+        with raises(ConfigError, field="purpose", got=purpose):
+            make(purpose=purpose, **given)
+    assert Run(make(purpose="evaluate", **given)).model.counts_ == loaded.counts
 
 
 def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) -> None:
