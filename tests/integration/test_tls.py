@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import socket
 from dataclasses import replace
@@ -41,16 +40,16 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
     link, *ports = free_ports(5)
     places = {"29000": link, "/srv/flowers": folder} | {f"2910{i + 1}": port for i, port in enumerate(ports)}
 
-    *scripts, superlink, register, supernodes, run = (replaced(block, places) for block in blocks(PAGE, "sh"))
+    *scripts, superlink, register, supernodes, run = blocks(PAGE, "sh")
     (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(replaced(blocks(PAGE, "toml")[1], places))
     command = command_of(run, places)
     try:
         for script in scripts:
-            flower.shell(script)
-        flower.start("superlink", *shlex.split(superlink))
+            flower.shell(replaced(script, places))
+        flower.start("superlink", *command_of(superlink, places))
         flower.wait_for_health(link, ca=folder / "ca.crt")
-        flower.shell(register)
-        nodes = [shlex.split(line) for line in supernodes.splitlines()]
+        flower.shell(replaced(register, places))
+        nodes = [command_of(line, places) for line in supernodes.splitlines()]
         for site, node in zip(SITES, nodes, strict=True):
             flower.start(site, *node)
         # Somebody who has the certificate, and a key that was not admitted.
