@@ -162,9 +162,9 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
     schema, path = wide(64, 1023, is_named=ending == "csv"), tmp_path / f"a.{ending}"
     run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7), CLASSES, feature_names=schema)
     if ending == "csv":
-        write(path, 64, 2000)
+        write(path, 64, 200)
     else:
-        np.savez(path, X=np.full((2000, 64), "l1"), y=np.full(2000, "ash"))
+        np.savez(path, X=np.full((200, 64), "l1"), y=np.full(200, "ash"))
     node = {"data-path": str(path), "memory-limit": 0.05}
     if is_private:
         run = replace(run, mechanism=LAPLACE)
