@@ -33,6 +33,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import to_arrays
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
@@ -45,7 +46,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.privacy import Mechanism
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
 
@@ -53,6 +54,13 @@ SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
 RUN = RunSpec(SPEC, CLASSES)
 HASHER = RUN.hasher
+SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
+LAPLACE, SHARE = LaplaceCounts(1.0, **SHAPE), GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
+
+
+def make(**changes: Any) -> RunOptions:
+    """Options of a run of one spec."""
+    return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
 
 
 def config_of(request: Request[Any]) -> dict[str, Any]:
@@ -222,14 +230,10 @@ def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[np.ndarra
     return to_arrays([replace(field, fingerprint=release.spec_fingerprint)], [release.array])
 
 
-def decode_release(
-    arrays: list[np.ndarray], hasher: FlyHash, mechanism: Mechanism, max_examples: int | None = None
-) -> ClassCounts:
+def decode_release(arrays: Any, hasher: FlyHash, mechanism: Mechanism, max_examples: int) -> ClassCounts:
     """The noisy counts of one party in a message."""
-    assert hasher.spec is not None
     run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
     found = CountsRequest(run, max_examples).read(arrays, Reply("1", (), NOISY_EXAMPLES, {}), None)
-    assert found is not None
     return found.parts[0]
 
 
@@ -267,17 +271,11 @@ def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.nda
 
 
 def evaluation_of(
-    run: RunSpec,
-    counts: Any,
-    scorings: Any,
-    weights: Any = (1.0,),
-    n_releases: int = 0,
-    tries: bool = True,
-    **more: Any,
+    run: RunSpec, counts: Any, scorings: Any, weights: Any = (1.0,), n_releases: int = 0, gram: Any = None, **more: Any
 ) -> EvaluationRequest:
-    """A request to evaluate the model of these members; `more` are parts of the model."""
-    members = tuple(map(ModelMember, run.specs, counts, scorings, weights))
-    return EvaluationRequest(run, model_of_members(run, members, **more), n_releases, tries)
+    """A request to evaluate the model of these members; `more` may be `tries`."""
+    model = model_of_members(run, tuple(map(ModelMember, run.specs, counts, scorings, weights)), gram=gram)
+    return EvaluationRequest(run, model, n_releases, **{"tries": True, **more})
 
 
 def federation_of(

@@ -28,13 +28,12 @@ TABLE = ROOT / "docs" / "reference" / "versions.csv"
 FIELDS = ("flwr", "python", "numpy", "ray", "installed", "tests", "runs by", "Strategy", "Message API", "flwr run .")
 TOOLS = ("uv", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil")
 PAGE = "docs/how_to/own_app.md"
-APIS = {"Strategy": OLDER_API, "Message API": MESSAGE_API}
-
-FAULTS = """    if mine.start == 2:
+PARTY = "    return FlyNNClient("
+FAULTS = f"""    if mine.start == 2:
         y = y + 10  # labels that are not in the run's list
     if mine.start == 3:
         raise OSError("gone")
-    return FlyNNClient("""
+{PARTY}"""
 
 OUTCOME = """import json, pathlib
     told = {"sha256": strategy.counts.sha256(), "counted": len(strategy.parties), "missing": strategy.missing}
@@ -42,8 +41,8 @@ OUTCOME = """import json, pathlib
 
 SIMULATION = """import sys
 from flwr.simulation import run_simulation
-from my_app.client import app as client_app
-from my_app.server import app as server_app
+from my_app.client_app import app as client_app
+from my_app.server_app import app as server_app
 resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
 run_simulation(server_app, client_app, num_supernodes=4, backend_config=resources)
 """
@@ -78,12 +77,10 @@ def tried(version: str, python: str, others: list[str], folder: Path, quick: boo
         return row
     by_command = tuple(map(int, version.split(".")[:2])) >= (1, 32)
     row["runs by"] = "flwr run" if by_command else "run_simulation"
-    for api, marks in APIS.items():
+    for api, marks in (("Strategy", OLDER_API), ("Message API", MESSAGE_API)):
         row[api] = outcome(folder, marks, by_command)
     if by_command:
-        row["flwr run ."] = in_flower(
-            folder, lambda flower: f"equal {run_by_command(flower, ROOT, nodes=3).row('equal')}"
-        )
+        row["flwr run ."] = in_flower(folder, lambda flower: "equal " + run_by_command(flower, ROOT, 3).row("equal"))
     return row
 
 
@@ -109,7 +106,7 @@ def outcome(folder: Path, marks: tuple[str, str], by_command: bool) -> str:
 
     def run(flower: Flower) -> str:
         result = flower.cwd / "outcome.json"
-        app = write_app(flower.folder, PAGE, change_server, change_client, marks)
+        app = write_app(flower.folder, PAGE, change_server, lambda text: text.replace(PARTY, FAULTS), marks)
         if by_command:
             printed = run_by_command(flower, app, nodes=4).output
         else:
@@ -143,11 +140,6 @@ def change_server(text: str) -> str:
     return re.sub(r'strategy.model.save\("model.npz"\)', OUTCOME, text)
 
 
-def change_client(text: str) -> str:
-    """The client of a page, with one party that declines and one that is lost."""
-    return text.replace("    return FlyNNClient(", FAULTS)
-
-
 def expected() -> str:
     """SHA-256 of the counts of the first two of four parties, made without Flower."""
     X, y = load_digits(return_X_y=True)
@@ -175,21 +167,15 @@ def output(*command: str, cwd: Path | None = None) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=cwd).stdout
 
 
-def kept() -> list[dict[str, str]]:
-    """The rows written so far."""
-    with TABLE.open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
 def keep(row: dict[str, str]) -> None:
     """Write a row in the place of the one of the same versions."""
-    same = ("flwr", "python", "numpy")
-    rows = [each for each in (kept() if TABLE.exists() else []) if any(each[name] != row[name] for name in same)]
-    rows = sorted([*rows, row], key=lambda each: [int(part) for part in re.findall(r"\d+", each["flwr"])])
+    with TABLE.open(newline="") as stream:
+        rows = [*csv.DictReader(stream), row]
+    rows = [*{tuple(each[name] for name in ("flwr", "python", "numpy")): each for each in rows}.values()]
     with TABLE.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, FIELDS, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(sorted(rows, key=lambda each: [int(part) for part in re.findall(r"\d+", each["flwr"])]))
 
 
 if __name__ == "__main__":

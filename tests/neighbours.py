@@ -29,8 +29,8 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, TopTLaplace
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import config_of
-from tests.policy_table import CLASSES, EVALUATIONS, FITS
+from tests.fakes import CLASSES, config_of
+from tests.policy_table import EVALUATIONS, FITS
 
 N_ROWS = 9
 BOUND = 256
@@ -43,18 +43,10 @@ HOSTILE_TEXTS = [
     *("1e-320", "9" * 400, "9999-12-31", "0000-00-00", "31.02.2020", "1+0j", "=cmd|'/C calc'!A0", "\ufffd", "\u202e"),
     "x" * 5000,
 ]
-HOSTILE_LINES = [  # but an open quote, which damages the file as a whole: it is refused at the start, whatever is asked
-    *(
-        b"",
-        b",,,,",
-        b"1,2,m,2020-01-01",
-        b"1,2,m,2020-01-01,ash,9",
-        b'"1,2",m',
-        b"1,\0,m,2020-01-01,ash",
-        b"\xff,1,m,,ash",
-    ),
-    *(b"x" * 200_000, b'"' * 98, b"1,2,m,2020-01-01,oak", b"1,2,m,2020-01-01,", b"9" * (2**20 + 5)),
-]
+# But an open quote, which damages the file as a whole: it is refused at the start, whatever is asked.
+HOSTILE_LINES = [b"", b",,,,", b'"1,2",m', b"1,\0,m,2020-01-01,ash", b"\xff,1,m,,ash"]
+HOSTILE_LINES += [b"1,2,m,2020-01-01" + end for end in (b"", b",", b",oak", b",ash,9")]
+HOSTILE_LINES += [b"x" * 200_000, b'"' * 98, b"9" * (2**20 + 5)]
 
 
 def _shape(n_classes: int) -> dict[str, Any]:
@@ -177,12 +169,8 @@ def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path],
     for index, line in enumerate(HOSTILE_LINES):
         yield ".csv", repr(line[:20]), csv, partial(csv, line=(index % (N_ROWS + 1), line))
     for index, (name, value) in enumerate(HOSTILE_CELLS):
-        yield (
-            ".parquet",
-            f"{name}: {str(value)[:20]}",
-            parquet,
-            partial(parquet, odd=(index % (N_ROWS + 1), name, value)),
-        )
+        odd = index % (N_ROWS + 1), name, value
+        yield ".parquet", f"{name}: {str(value)[:20]}", parquet, partial(parquet, odd=odd)
     for index, cells in enumerate(HOSTILE_ARRAY_ROWS):
         yield ".npz", str(cells)[:30], npz, partial(npz, odd=(index % (N_ROWS + 1), cells))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,51 +30,42 @@ from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
-from tests.fakes import config_of, evaluation_of
+from tests.fakes import CLASSES, LAPLACE, RUN, SHARE, SPEC, config_of, evaluation_of
 
-SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
-CLASSES = ("ash", "birch", "cedar")
-_SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-_NOISE, _SHARE = LaplaceCounts(1.0, **_SHAPE), GaussianCounts(0.9, 1e-5, **_SHAPE, n_honest=2)
 _BOUND = 256
 _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
-EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
-SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
+EXACT, NOISY = RUN, RunSpec(SPEC, CLASSES, LAPLACE)
+SECURE, SHARED = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
 
-_MODEL = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)).model
+_EVALUATION = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,))
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
-    "secure share": CountsRequest(SHARE),
+    "secure share": CountsRequest(SHARED),
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "secure gram": GramRequest(SECURE, (1, 2, 1)),
-    "secure evaluation": SecureEvaluationRequest(SECURE, _MODEL),
+    "secure evaluation": SecureEvaluationRequest(SECURE, _EVALUATION.model),
     "update exact": UpdateRequest(EXACT),
     "update secure exact": UpdateRequest(SECURE),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
-    "leave secure share": WithdrawRequest(SHARE),
+    "leave secure share": WithdrawRequest(SHARED),
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "gram": GramRequest(EXACT, (1, 2, 1)),
 }
-EVALUATIONS: dict[str, Request[Any]] = {
-    "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
-    "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False),
-}
+EVALUATIONS: dict[str, Request[Any]] = {"evaluation": _EVALUATION, "model": replace(_EVALUATION, tries=False)}
 REQUESTS = (*FITS, *EVALUATIONS)
 
 VALUES: dict[str, Any] = {
@@ -142,23 +134,12 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
 
 
 def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bool:
-    given = _answers(runtime, node, request, (FITS | EVALUATIONS)[request], folder)
-    if request in FITS:
-        assert not given[1]
-        return given[0]
-    assert not given[0]
-    # A model comes to a party, which sends nothing about it.
-    return given[2] and given[1] == (request != "model")
-
-
-def _answers(
-    runtime: str, node: dict[str, Any], request: str, asked: Request[Any], folder: Path
-) -> tuple[bool, bool, bool]:
-    """True where arrays are given, where a statistic is, and where the evaluation is no refusal."""
+    """True if arrays are given, or the evaluation is no refusal."""
     # Flower's numbers are in every node, and the server names the party's own file.
     run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder.parent / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
+    asked = (FITS | EVALUATIONS)[request]
     config = config_of(asked)
     arrays = ndarrays_to_parameters(asked.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
@@ -167,7 +148,12 @@ def _answers(
             # A server may ask for anything by either of Flower's channels.
             fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
     assert REFUSED in (fit.metrics if asked.channel == EVALUATE else evaluation.metrics)
-    return len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics, REFUSED not in evaluation.metrics
+    assert request == "evaluation" or STATISTIC not in evaluation.metrics
+    if request in FITS:
+        return len(fit.parameters.tensors) > 0
+    assert not fit.parameters.tensors
+    # A model comes to a party, which sends nothing about it.
+    return REFUSED not in evaluation.metrics and (request == "model" or STATISTIC in evaluation.metrics)
 
 
 @contextmanager

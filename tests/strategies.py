@@ -12,29 +12,22 @@ from tests import oracle
 FINGERPRINT = 64 * "0"
 
 
-def specs(n_features, max_dim=80, plain=False):
+@st.composite
+def specs(draw, n_features, max_dim=80, plain=False):
     """Specifications for `n_features` columns; `plain` ones have no sign, centre, scale or waves."""
-    floats = st.floats(-10, 10, width=32)
-
-    def build(draw):
-        hash_dim = draw(st.integers(1, max_dim))
-        vector = st.none() if plain else st.none() | st.tuples(*[floats] * n_features)
-        scale = st.none() if plain else st.none() | st.tuples(*[st.floats(0.125, 8.0, width=32)] * n_features)
-        n_waves = 0 if plain else draw(st.just(0) | st.integers(1, 9))
-        return HashSpec(
-            n_features=n_features,
-            hash_dim=hash_dim,
-            row_nnz=draw(st.integers(1, n_waves or n_features)),
-            hash_nnz=draw(st.integers(1, hash_dim)),
-            seed=draw(st.integers(0, 2**64 - 1)),
-            signed=not plain and draw(st.booleans()),
-            center=draw(vector),
-            scale=draw(scale),
-            n_waves=n_waves,
-            wave_frequency=draw(st.floats(2**-20, 4.0)) if n_waves else 0.0,
-        )
-
-    return st.composite(build)()
+    hash_dim, seed = draw(st.integers(1, max_dim)), draw(st.integers(0, 2**64 - 1))
+    hash_nnz = draw(st.integers(1, hash_dim))
+    if plain:
+        return HashSpec(n_features, hash_dim, draw(st.integers(1, n_features)), hash_nnz, seed)
+    n_waves = draw(st.just(0) | st.integers(1, 9))
+    return HashSpec(
+        *(n_features, hash_dim, draw(st.integers(1, n_waves or n_features)), hash_nnz, seed),
+        signed=draw(st.booleans()),
+        center=draw(st.none() | st.tuples(*[st.floats(-10, 10, width=32)] * n_features)),
+        scale=draw(st.none() | st.tuples(*[st.floats(0.125, 8.0, width=32)] * n_features)),
+        n_waves=n_waves,
+        wave_frequency=draw(st.floats(2**-20, 4.0)) if n_waves else 0.0,
+    )
 
 
 EDGES = st.sampled_from([-1e300, -7.0, -1.0, -1e-310, 0.0, 5e-324, 0.1, 0.5, 1.0, 1.0009765625, 2.0, 255.0, 1e30])
@@ -43,8 +36,7 @@ EDGES = st.sampled_from([-1e300, -7.0, -1.0, -1e-310, 0.0, 5e-324, 0.1, 0.5, 1.0
 @st.composite
 def coded_specs(draw, n_features, max_dim=80):
     """Specifications with rank codes for `n_features` columns, whose edges are often equal."""
-    hash_dim, n_codes = draw(st.integers(1, max_dim)), draw(st.integers(2, 6))
-    n_edges = draw(st.integers(1, 5))
+    hash_dim, n_codes, n_edges = (draw(st.integers(*each)) for each in ((1, max_dim), (2, 6), (1, 5)))
     row = st.lists(EDGES | st.floats(-50, 50), min_size=n_edges, max_size=n_edges).map(sorted)
     edges = draw(st.lists(row, min_size=n_features, max_size=n_features))
     weights = draw(st.none() | st.tuples(*[st.integers(1, 255)] * n_features))

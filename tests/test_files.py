@@ -133,9 +133,7 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("where", ["open", "fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int
-) -> None:
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int) -> None:
     path = tmp_path / "model.npz"
     write(path, OLD)
 
@@ -257,15 +255,9 @@ def npy(header: str, entries: bytes = b"", version: bytes = b"\1\0") -> bytes:
     return b"\x93NUMPY" + version + size + header.encode() + entries
 
 
-ARRAYS = [
-    *(
-        np.arange(6, dtype="<u2").reshape(2, 3),
-        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        np.arange(3, dtype=">f4"),
-    ),
-    *(np.array(5), np.array(["ab", "c"]), np.array([b"ab"]), np.array([True]), np.zeros((0, 3))),
-    *(np.array(["2020-01-01"], "M8[ns]"), np.zeros((1, 1, 1, 1, 2), complex)),
-]
+ARRAYS: list[Any] = [np.array(each) for each in (5, ["ab", "c"], [b"ab"], [True])]
+ARRAYS += [np.zeros((0, 3)), np.zeros((1, 1, 1, 1, 2), complex), np.array(["2020-01-01"], "M8[ns]")]
+ARRAYS += [np.arange(6, dtype="<u2").reshape(2, 3), np.arange(6.0).reshape(2, 3, order="F"), np.arange(3, dtype=">f4")]
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=str)
@@ -299,18 +291,8 @@ def test_headers_of_other_writers_are_read(header: str) -> None:
 PLAIN = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n"
 
 
-OTHER_SHAPES = [
-    *(
-        "2, \0 3",
-        "2 3",
-        "-2, 3",
-        "2, True",
-        "9999999999, 9999999999",
-        "9999999999, 9999999999, 0",
-        "1, " * 33,
-        "1" * 900,
-    )
-]
+OTHER_SHAPES = ["2, \0 3", "2 3", "-2, 3", "2, True", "1, " * 33, "1, " * 300, "1" * 900, "9" * 10 + ", " + "9" * 10]
+OTHER_SHAPES += [OTHER_SHAPES[-1] + ", 0", "1" + " " * 900 + "x", "L" * 900, " , " * 300, "1 " * 300]
 OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 
 
@@ -321,11 +303,8 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
         npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),  # tokenize.TokenError in NumPy's reader
         *(npy(PLAIN.replace("2, 3", shape)) for shape in OTHER_SHAPES),
         *(npy(PLAIN.replace("<f8", dtype)) for dtype in OTHER_TYPES),
-        *(
-            npy(PLAIN.replace("'<f8'", "[('a', '<f8')]")),
-            npy(PLAIN.replace("False", "exit()")),
-            npy(PLAIN + " " * 2000),
-        ),
+        npy(PLAIN.replace("'<f8'", "[('a', '<f8')]")),
+        *(npy(PLAIN.replace("False", "exit()")), npy(PLAIN + " " * 2000)),
         npy(PLAIN, version=b"\2\0").replace(b"\2\0<", b"\2\0\xff\xff\xff\xff<"),
     ],
 )
@@ -333,13 +312,3 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 def test_headers_that_are_none_are_refused_by_the_error_asked_for(content: bytes, error: type[FlyNNError]) -> None:
     with raises(error, field="the array"):
         npy_header(io.BytesIO(content), "the array", error)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["1, " * 300, "1" * 900, "1" + " " * 900 + "x", "L" * 900, " , " * 300, "1 " * 300],
-    ids=lambda text: text[:3],
-)
-def test_a_pattern_that_cannot_match_is_given_up_soon(text: str) -> None:
-    with pytest.raises(DataError):
-        npy_header(io.BytesIO(npy(PLAIN.replace("2, 3", text))), "a", DataError)

@@ -8,6 +8,7 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 import flwr_flynn
@@ -16,32 +17,13 @@ PACKAGE = Path(flwr_flynn.__file__).parent
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 60  # lines; of the compiled kernels, none
 
 
-def imports() -> dict[str, set[str]]:
-    """Modules of the package that each of its modules imports, anywhere in its text."""
-    files = {
-        ".".join(["flwr_flynn", *path.relative_to(PACKAGE).with_suffix("").parts]): path
-        for path in PACKAGE.rglob("*.py")
-    }
-    modules = {name.removesuffix(".__init__"): path for name, path in files.items()}
-    found: dict[str, set[str]] = {}
-    for name, path in modules.items():
-        targets = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                targets |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Import):
-                targets |= {alias.name for alias in node.names}
-        # A module of a package needs no import of the package itself, whose text is read before.
-        found[name] = {each for each in targets & modules.keys() if not f"{name}.".startswith(f"{each}.")}
-    return found
-
-
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    found = imports()
+    graph = grimp.build_graph("flwr_flynn", cache_dir=None)
+    found = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert len(found) > 80
-    # The package's own names are imported when they are first used.
-    found["flwr_flynn"] = set()
-    assert len(list(TopologicalSorter(found).static_order())) == len(found)
+    # The package's own names are imported when they are first used; a module needs no import of its own package.
+    found = {name: {each for each in targets if not name.startswith(f"{each}.")} for name, targets in found.items()}
+    assert len(list(TopologicalSorter({**found, "flwr_flynn": set()}).static_order())) == len(found)
 
 
 def test_modules_and_functions_are_short() -> None:
@@ -65,14 +47,12 @@ def imported_by(code: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("module", "later"),
-    [
-        ("flwr_flynn", "flwr numpy numba scipy sklearn"),
-        ("flwr_flynn.app.client_app", "sklearn scipy.stats pandas ray"),  # a deployed party imports it for each message
-        ("flwr_flynn.app.server_app", "sklearn scipy.stats pandas ray"),
-    ],
-)
+LATER = {"flwr_flynn": "flwr numpy numba scipy sklearn"}
+# A deployed party imports the first for each message.
+LATER |= dict.fromkeys(("flwr_flynn.app.client_app", "flwr_flynn.app.server_app"), "sklearn scipy.stats pandas ray")
+
+
+@pytest.mark.parametrize(("module", "later"), LATER.items())
 def test_what_takes_long_to_import_is_imported_when_it_is_used(module: str, later: str) -> None:
     found = imported_by(f"import {module}")
     assert module in found

@@ -6,6 +6,8 @@ All other tests look at the type and the facts of an error (`tests.raising`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,109 +26,104 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
-from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
-
-LAPLACE = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
+from tests.fakes import CLASSES, HASHER, LAPLACE, RUN, SPEC, counting, counts_of, points
 
 
-def too_few(_: Path) -> None:
+def too_few() -> None:
     roster = Roster()
     roster.ask(["1", "2"])
     roster.fail("1", "declined: y: expected labels")
     roster.require(2)
 
 
-def a_csv(folder: Path, text: str, **options: Any) -> None:
-    (folder / "site.csv").write_text(text)
-    datasets.load_dataset(str(folder / "site.csv"), **options)
+def a_csv(text: str) -> None:
+    Path("site.csv").write_text(text)
+    datasets.load_dataset("site.csv")
 
 
-def release(folder: Path, epsilon: float = 1.0) -> None:
-    budget = Budget(folder / "state", Policy(max_epsilon=epsilon))
+def release(epsilon: float = 1.0) -> None:
     counts = counts_of(*points(9))
+    budget = Budget(Path("state").absolute(), Policy(max_epsilon=epsilon))
     budget.release(LAPLACE, counts.spec_fingerprint, lambda: counts)
 
 
-def lost_ledger(folder: Path) -> None:
-    release(folder)
-    (folder / "state" / "ledger.json").unlink()
-    release(folder)
+def lost_ledger() -> None:
+    release()
+    Path("state", "ledger.json").unlink()
+    release()
 
 
-def refused(party: Party) -> None:
-    """Raise the reason that a party gives the server."""
+def refused(X: Any, y: Any, **options: Any) -> None:
+    """Raise the reason that a party with these samples gives the server."""
+    party = Party(lambda _: Samples(X, y), PartyOptions(**options))
     raise FlyNNError(str(party.answer(counting()).metrics[REFUSED]))
 
 
-def samples(X: Any, y: Any) -> Callable[[tuple[str, ...]], Samples]:
-    return lambda _: Samples(X, y)
-
-
-def no_model(folder: Path) -> None:
-    (folder / "model.npz").write_bytes(b"no model")
+def no_model() -> None:
+    Path("model.npz").write_bytes(b"no model")
     FlyNNClassifier.load("model.npz")
 
 
-def a_model(folder: Path) -> None:
+def a_model() -> None:
     FlyNNClassifier(SPEC).fit(*points(30)).save("model.npz")
     Federation.load("model.npz")
 
 
-def oversized(_: Path) -> None:
+def merged() -> None:
+    one, other = (FlyNNClassifier(spec).fit(*points(30)) for spec in (SPEC, replace(SPEC, seed=8)))
+    one.merge(other)
+
+
+def oversized() -> None:
     reply = Reply("1", (), 9, {})
     CountsRequest(RUN, max_examples=8).read(codec.encode(counts_of(*points(9))), reply, None)
 
 
-MESSAGES: dict[str, Callable[[Path], object]] = {
-    "run-config hash-dim: expected an integer of at least 0, got -1": lambda _: RunConfig.parse({"hash-dim": -1}),
-    'run-config rule: expected one of balanced, novelty, got "best"': lambda _: RunConfig.parse({"rule": "best"}),
-    "run-config min-parties: expected at most min-available = 2, got 3": lambda _: RunConfig.parse(
-        {"min-available": 2, "min-parties": 3}
-    ),
+def run(**settings: Any) -> RunConfig:
+    return RunConfig.parse({name.replace("_", "-"): value for name, value in settings.items()})
+
+
+def plan_without_sizes() -> None:
+    run_plan.training_plan(run(classes="a,b", min_available=2, scaling="none"), None)
+
+
+MESSAGES: dict[str, Callable[[], object]] = {
+    "run-config hash-dim: expected an integer of at least 0, got -1": partial(run, hash_dim=-1),
+    'run-config rule: expected one of balanced, novelty, got "best"': partial(run, rule="best"),
+    "run-config min-parties: expected at most min-available = 2, got 3": partial(run, min_available=2, min_parties=3),
     "run-config n-features: expected a value in a deployment, whose server sees no data, such as n-features=30, or "
-    "feature-names, got missing": lambda _: run_plan.training_plan(
-        RunConfig.parse({"classes": "a,b", "min-available": 2, "scaling": "none"}), None
-    ),
-    "run-config federation: expected the server's own file with action = join, got none": lambda _: RunConfig.parse(
-        {"action": "join"}
-    ),
-    "node-config data-path: expected a file 'gone.csv', got no such file": lambda _: own_file.own_share(
+    "feature-names, got missing": plan_without_sizes,
+    "run-config federation: expected the server's own file with action = join, got none": partial(run, action="join"),
+    "node-config data-path: expected a file 'gone.csv', got no such file": lambda: own_file.own_share(
         NodeConfig(data_path="gone.csv")
     ),
-    "node-config max-epsilon: expected a number above 0, got 0": lambda _: NodeConfig.parse(
+    "node-config max-epsilon: expected a number above 0, got 0": lambda: NodeConfig.parse(
         {"data-path": "a.csv", "max-epsilon": 0}
     ),
-    "site.csv: expected a column 'label', got 2 others": lambda folder: a_csv(folder, "a,b\n1,2\n"),
+    "site.csv: expected a column 'label', got 2 others": partial(a_csv, "a,b\n1,2\n"),
     "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 features: number 2": (
-        lambda folder: a_csv(folder, "a,b,label\n1,2,x\n3,inf,y\n")
+        partial(a_csv, "a,b,label\n1,2,x\n3,inf,y\n")
     ),
-    "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda _: HashSpec(4, 24, 2, 25, seed=0),
-    "X: expected shape (n, 4), got shape (2, 3)": lambda _: HASHER.active(np.zeros((2, 3))),
-    "merge: expected equal specs, got differences in seed": lambda _: (
-        FlyNNClassifier(SPEC)
-        .fit(*points(30))
-        .merge(FlyNNClassifier(HashSpec(**(SPEC.to_dict() | {"seed": 8}))).fit(*points(30)))
-    ),
-    "array: expected counts of at least 0, got a negative count in row 0": lambda _: ClassCounts(
+    "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda: HashSpec(4, 24, 2, 25, seed=0),
+    "X: expected shape (n, 4), got shape (2, 3)": lambda: HASHER.active(np.zeros((2, 3))),
+    "merge: expected equal specs, got differences in seed": merged,
+    "array: expected counts of at least 0, got a negative count in row 0": lambda: ClassCounts(
         [[3, -1]], hash_nnz=2, spec_fingerprint=64 * "0"
     ),
     "counts: expected at most 8 examples, got 9": oversized,
     "0 of at least 2 parties counted; missing: node 1 (declined: y: expected labels), node 2 (no reply)": too_few,
-    "0 of at least 2 parties counted; missing: nobody else was asked; too few parties were connected": lambda _: (
+    "0 of at least 2 parties counted; missing: nobody else was asked; too few parties were connected": lambda: (
         FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=2, min_parties=2).model
     ),
-    "n_features: expected the run's 4 columns, got 3 at this party": lambda _: refused(
-        Party(samples(np.zeros((2, 3)), ["ash"] * 2))
+    "n_features: expected the run's 4 columns, got 3 at this party": partial(refused, np.zeros((2, 3)), ["ash"] * 2),
+    "y: some labels are not in the class list (3 strings; y has dtype <U3)": (
+        partial(refused, np.zeros((2, 4)), np.array(["ash", "oak"]))
     ),
-    "y: some labels are not in the class list (3 strings; y has dtype <U3)": lambda _: refused(
-        Party(samples(np.zeros((2, 4)), np.array(["ash", "oak"])))
+    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": (
+        partial(refused, *points(9), memory_limit=1)
     ),
-    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: (
-        refused(Party(samples(*points(9)), PartyOptions(memory_limit=1)))
-    ),
-    "policy max-epsilon: this release would exceed it": lambda folder: release(folder, epsilon=0.5),
+    "policy max-epsilon: this release would exceed it": partial(release, epsilon=0.5),
     "ledger state is lost; nothing is released until it is reset": lost_ledger,
     "model.npz: not a model file, or damaged (BadZipFile)": no_model,
     "model.npz: a model without a roster: nobody can join or leave": a_model,
@@ -137,5 +134,5 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
 def test_messages_say_what_they_said(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FlyNNError) as caught:
-        MESSAGES[message](tmp_path)
+        MESSAGES[message]()
     assert str(caught.value) == message

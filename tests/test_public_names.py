@@ -27,7 +27,7 @@ PUBLIC = {
 def test_public_names_are_those_of_the_last_release(module: str) -> None:
     found = import_module(module)
     assert sorted(found.__all__) == sorted(PUBLIC[module].split())
-    assert all(hasattr(found, name) for name in found.__all__)
+    assert all(hasattr(found, name) and name in dir(found) for name in found.__all__)
 
 
 @pytest.mark.parametrize("name", ["Plan", "ClassCount"])  # a former name, gone as announced; one that never was
@@ -41,7 +41,5 @@ def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     newest = re.search(r"^## (\S+) \((\d{4}-\d{2}-\d{2})\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     cited = re.search(r"^version: (\S+)\ndate-released: (\S+)$", citation, re.MULTILINE)
-    assert newest is not None
-    assert cited is not None
     assert newest[1] == project["version"] == flwr_flynn.__version__
     assert newest.groups() == cited.groups()

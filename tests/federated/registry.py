@@ -26,7 +26,7 @@ from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
-from tests.federated.runs import AUTO, DUE, GRID, LABELS, NAMES, Exchange, X, Y, exchange, statistic_of
+from tests.federated.runs import AUTO, GRID, LABELS, NAMES, Exchange, X, Y, exchange, statistic_of
 
 BOUND = 64
 SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 samples of three classes
@@ -89,11 +89,7 @@ class Case:
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""
-        assert self.run is not None
-        steps = exchange(**self.run)
-        while steps.run.due is not None and steps.run.due.name != self.request.phase:
-            steps.step(DUE)
-        return steps
+        return exchange(**self.run).until(self.request.phase)
 
     def shown(self, statistic: Any) -> Any:
         """A value that is equal for equal statistics."""
@@ -101,7 +97,6 @@ class Case:
 
 
 LEARNED = LearnedGram.of(TWO, X, Y, 3).scoring
-assert LEARNED is not None
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
 RUNS: dict[str, dict[str, Any]] = {
@@ -135,13 +130,8 @@ _REQUESTS: dict[str, Request[Any]] = {
 CASES = {name: case(name, request, name != "schema") for name, request in _REQUESTS.items()}
 
 
-def in_secret(request: Any) -> Request[Any]:
-    """The same request for a secure sum."""
-    return replace(request, run=replace(request.run, bound=BOUND))  # type: ignore[no-any-return]
-
-
 SECURE: dict[str, Request[Any]] = {
-    name: in_secret(case.request)
+    name: replace(case.request, run=replace(case.request.run, bound=BOUND))  # type: ignore[attr-defined]
     for name, case in CASES.items()
     if not case.is_evaluation
     and not isinstance(case.request, ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest)

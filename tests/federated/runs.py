@@ -11,24 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.server import Server
 from sklearn.datasets import load_iris
 
-from flwr_flynn import message
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
-from flwr_flynn.federated.run import Ask, ExchangeResult, Run
+from flwr_flynn.federated.run import Ask, Run
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from tests.fakes import FakeGrid, Node, Proxy, config_of, dealt, manager
+from tests.fakes import config_of, dealt
+from tests.flower.networks import Api, Legacy, Messages
 
 X, Y = load_iris(return_X_y=True)
 NAMES = ("setosa", "versicolor", "virginica")
@@ -68,22 +67,12 @@ def clients(parts: Sequence[dict[str, Any]], **settings: Any) -> list[FlyNNClien
     return [FlyNNClient(**part, name=f"party-{i}", **settings) for i, part in enumerate(parts)]
 
 
-def over_legacy(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
-    """A run by the strategy of the legacy API, in Flower's own server loop."""
-    strategy = FlyNNStrategy(min_available_clients=len(parts), **options)
-    proxies = [Proxy(str(i), client) for i, client in enumerate(clients(parts, **settings))]
-    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
-    return strategy.run
+def over(api: Api) -> Driver:
+    """The driver of the strategy of one of Flower's APIs, in Flower's own loop."""
+    return lambda options, parts, **settings: api(clients(parts, **settings)).finished(**options)
 
 
-def over_messages(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
-    """A run by the strategy of the Message API."""
-    strategy = message.FlyNNStrategy(min_available_nodes=len(parts), **options)
-    strategy.start(FakeGrid({i: Node(client) for i, client in enumerate(clients(parts, **settings))}))
-    return strategy.run
-
-
-DRIVERS: dict[str, Driver] = {"in process": in_process, "legacy": over_legacy, "message": over_messages}
+DRIVERS: dict[str, Driver] = {"in process": in_process, "legacy": over(Legacy), "message": over(Messages)}
 
 
 def sha256(model: FlyNNClassifier) -> str:
@@ -92,6 +81,17 @@ def sha256(model: FlyNNClassifier) -> str:
         path = Path(folder, "model.npz")
         model.save(path)
         return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digest(run: Run) -> str:
+    """SHA-256 of a run's model."""
+    return run.model.model_.sha256()
+
+
+def saved_of(run: Run, path: Path, name: str = "1") -> Federation:
+    """The run's file, written and read."""
+    run.federation(name).save(path)
+    return Federation.load(path)
 
 
 def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
@@ -143,7 +143,7 @@ class Exchange:
         present: Collection[str] | None = None,
         failures: Mapping[str, str] | None = None,
         spoil: Callable[[Reply], Reply] | None = None,
-    ) -> ExchangeResult | None:
+    ) -> Any:
         """One exchange with the parties that are there; those in `failures` answer with an error."""
         here = list(self.parties if present is None else present)
         due = self.run.due
@@ -154,6 +154,12 @@ class Exchange:
         failed = {cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids}
         replies = self.replies(ask, [cid for cid in ask.cids if cid not in failed and cid not in self.lost])
         return self.run.complete([spoil(each) if spoil else each for each in replies], Failures(failed))
+
+    def until(self, phase: str) -> Exchange:
+        """Go on until a phase is due, and return the same."""
+        while self.run.due is not None and self.run.due.name != phase:
+            self.step(DUE)
+        return self
 
     def replies(self, ask: Ask, cids: Sequence[str]) -> list[Reply]:
         """Return the replies of some parties."""

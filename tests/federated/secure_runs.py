@@ -12,7 +12,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Ask, ExchangeResult, Run
+from flwr_flynn.federated.run import Ask, Run
 from tests.federated.runs import Exchange
 
 BOUND = 64
@@ -71,14 +71,9 @@ class Masked(Exchange):
 
 
 def secretly(
-    options: dict[str, Any],
-    parts: Sequence[dict[str, Any]],
-    spoil: Spoil = as_it_is,
-    bound: int = BOUND,
-    watch: Callable[[Run, ExchangeResult], object] = lambda *_: None,
-    **more: Any,
+    options: dict[str, Any], parts: Any, spoil: Spoil = as_it_is, bound: int = BOUND, watch: Any = None, **more: Any
 ) -> Run:
-    """A secure run; `spoil` changes a party's vector; None if the party is lost."""
+    """A secure run; `spoil` changes a party's vector, None if the party is lost; `watch` sees each exchange."""
     given = {"secure": True, "evaluates": True, "min_examples": 1} | more
     parties = {
         str(i): Party(Samples(*part.values()), PartyOptions(name=f"party-{i}", **given), lambda *_: None)
@@ -88,6 +83,6 @@ def secretly(
     steps = Masked(run, parties, masks=spoil)
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
-            if (taken := steps.step(channel)) is not None:
+            if (taken := steps.step(channel)) is not None and watch is not None:
                 watch(run, taken)
     return run

@@ -17,6 +17,7 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.federation_file import Federation, exclusive, summary
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
@@ -24,8 +25,8 @@ from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import CLASSES, RUN, SPEC, counts_of, federation_of, points
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from tests.fakes import CLASSES, RUN, SPEC, counts_of, federation_of, make, points
 from tests.raising import raises
 
 COUNTS = {name: counts_of(*points(n, seed=n)) for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))}
@@ -123,14 +124,21 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
             federation_of(*wrong, (READOUT,))
 
 
-def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> None:
-    run = RunSpec(SPEC, CLASSES, bound=256)
+@pytest.mark.parametrize("noise", [None, GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=2)])
+def test_members_of_a_secure_sum_are_kept_without_figures(noise: Any, tmp_path: Path) -> None:
+    run = RunSpec(SPEC, CLASSES, noise, 256)
+    totals = FEDERATION.totals if noise is None else CountsOfSpecs((SimulatedRelease(noise, 1).release(TOTAL),))
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
-    loaded = again(federation_of(run, FEDERATION.totals, hidden, (READOUT,)), tmp_path)
+    loaded = again(federation_of(run, totals, hidden, (READOUT,)), tmp_path)
     assert loaded.run_spec.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
-        federation_of(run, FEDERATION.totals, MEMBERS, (READOUT,))
+        federation_of(run, totals, MEMBERS, (READOUT,))
+    given = {"min_parties": 3, "mechanism": noise, "secure_bound": 256, "federation": loaded}
+    for purpose in ("join", "withdraw", "resume"):  # of a sum nobody's part is known
+        with raises(ConfigError, field="purpose", got=purpose):
+            make(purpose=purpose, **given)
+    assert Run(make(purpose="evaluate", **given)).model.counts_ == loaded.counts
 
 
 def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) -> None:

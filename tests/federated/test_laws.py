@@ -17,7 +17,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
-from flwr_flynn.federated.protocol import REFUSED, Config, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -75,16 +75,17 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
 @settings(max_examples=5, deadline=None)
 def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
     case, request = SECURE_CASES[name], SECURE[name]
-    answers = {}
+    answers, bounds = {}, list[int]()
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
-        party.mask = lambda *_: None
+        party.mask = lambda bound, *_: bounds.append(bound)
         answer = party.answer(config_of(request), request.arrays(), "train")
         assert REFUSED not in answer.metrics
         (vector,) = answer.arrays
         assert (vector.dtype, vector.shape) == (np.int64, (request.n_entries,))
         assert np.abs(vector).max(initial=0) <= BOUND
         answers[str(cid)] = answer
+    assert set(bounds) == {BOUND}
     assert case.shown(request.summed(mean_of(answers))) == case.shown(SECURE_TOTALS[name])
 
 
@@ -240,6 +241,15 @@ def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(kind: str,
     assert (answer.arrays, answer.n_examples) == ([], 0)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
+    """SecAgg+ and other mods of a ClientApp look at one channel alone."""
+    request, other = CASES[name].request, EVALUATE if CASES[name].request.channel == TRAIN else TRAIN
+    answer = CASES[name].party(SOME).answer(config_of(request), request.arrays(), other)
+    assert str(answer.metrics[REFUSED]).startswith(f"channel: expected {request.channel} ")
+    assert (answer.arrays, answer.n_examples) == ([], 0)
+
+
 @pytest.mark.parametrize("name", SECURE)
 def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
     request = SECURE[name]
@@ -273,11 +283,9 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
     reason, spoil = CASES[name].hostile[change]
 
     def spoiled(reply: Reply) -> Reply:
-        assert steps.run.asked is not None
         return spoil(steps.run.asked.request, reply) if reply.cid == "3" else reply
 
     taken = steps.step(DUE, spoil=spoiled)
-    assert taken is not None
     assert list(taken.missing) == ["party-3"]
     assert taken.missing["party-3"].startswith(reason)
     assert made_of(steps.run) == without_one(name)
@@ -288,7 +296,6 @@ def test_the_same_integers_written_again_pass(name: str) -> None:
     """A reply encoded anew is taken: hostile replies are refused for their content."""
     steps = CASES[name].steps()
     taken = steps.step(DUE, spoil=lambda reply: integers(list)(steps.run.asked.request, reply))  # type: ignore[union-attr]
-    assert taken is not None
     assert taken.missing == {}
 
 

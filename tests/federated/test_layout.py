@@ -36,15 +36,8 @@ FIELDS = [
     Field("tables", (2, 3), np.array([5, 0, 9]), NUMBERS),
     Field("noisy", (1, 2), 3, PLAIN, True, ("|i1", "<i2")),
 ]
-PARTS = [
-    np.array([2**40]),
-    np.array([5, 0, 8]),
-    np.arange(6).reshape(2, 3),
-    np.array([[0, 1, 0, 2**33], [0, 0, 0, 0]]),
-    np.array([[-7, 0, 7, 1], [0, 0, 0, -1]]),
-    np.array([[5, 0, 9], [0, 0, 1]]),
-    np.array([[-3, 3]]),
-]
+PARTS = [np.array(each) for each in ([2**40], [5, 0, 8], [[0, 1, 2], [3, 4, 5]], [[0, 1, 0, 2**33], [0, 0, 0, 0]])]
+PARTS += [np.array(each) for each in ([[-7, 0, 7, 1], [0, 0, 0, -1]], [[5, 0, 9], [0, 0, 1]], [[-3, 3]])]
 
 
 def test_bounds_of_single_classes_hold() -> None:

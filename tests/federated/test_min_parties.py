@@ -15,12 +15,9 @@ REASON = "set aside: 1 of at least 3 parties replied"
 
 @pytest.mark.parametrize("phase", ["selection", "gram", "evaluation"])
 def test_one_party_of_three_decides_nothing(phase: str) -> None:
-    steps = exchange(GRID, min_parties=3, gram=16)
-    while steps.run.due is not None and steps.run.due.name != phase:
-        steps.step(DUE)
+    steps = exchange(GRID, min_parties=3, gram=16).until(phase)
     before = sha256(steps.run.model)
     taken = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
-    assert taken is not None
     assert (taken.phase.name, list(taken.batch.passed)) == (phase, [])
     run, results = steps.run, steps.run.state.results
     assert taken.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON

@@ -12,25 +12,12 @@ import pytest
 from flwr_flynn import FlyNNStrategy
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.federated.algorithm import federate, party_of
-from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
-from tests.fakes import CLASSES, HASHER, SPEC, points
+from tests.fakes import CLASSES, HASHER, LAPLACE, SHARE, SPEC, make, points
 from tests.raising import raises
-
-NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
-SHARE = GaussianCounts(0.9, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=2)
-
-
-def make(**changes: Any) -> RunOptions:
-    return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
-
-
-def saved(**changes: Any) -> Federation:
-    return federate(make(fraction_evaluate=0, **changes), [party_of(*points(9), name="a")]).federation("1")
 
 
 def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
@@ -62,15 +49,15 @@ ALONE: dict[str, list[Any]] = {
     [
         *(({name: value}, name) for name, values in ALONE.items() for value in values),
         ({"spec": HashPlan(4, 2)}, "classes"),
-        ({"mechanism": NOISE, "spec": PLAN}, "spec"),
+        ({"mechanism": LAPLACE, "spec": PLAN}, "spec"),
         ({**SHARED, "spec": PLAN}, "spec"),
         ({**SHARED, "gram": 16}, "gram"),
-        ({"mechanism": NOISE, "fraction_evaluate": 1.0, "gram": 16}, "gram"),
+        ({"mechanism": LAPLACE, "fraction_evaluate": 1.0, "gram": 16}, "gram"),
         ({"fraction_evaluate": 0, "gram": 16}, "gram"),
         ({"fraction_evaluate": 0, "distribute": True, "gram": 16}, "gram"),
         ({"secure_bound": 3, "min_parties": 3}, "bound"),
         ({"secure_bound": 256, "min_parties": 2}, "min_parties"),
-        ({"secure_bound": 256, "mechanism": NOISE, "min_parties": 3}, "mechanism"),
+        ({"secure_bound": 256, "mechanism": LAPLACE, "min_parties": 3}, "mechanism"),
         *(({"purpose": purpose}, "federation") for purpose in ("join", "withdraw", "evaluate", "resume")),
     ],
     ids=str,
@@ -88,7 +75,7 @@ def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("options", "mode"),
-    [({}, "plain"), ({"mechanism": NOISE}, "noisy"), ({"secure_bound": 256}, "secure"), (SHARED, "secure")],
+    [({}, "plain"), ({"mechanism": LAPLACE}, "noisy"), ({"secure_bound": 256}, "secure"), (SHARED, "secure")],
 )
 def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode: str) -> None:
     run = make(**{"min_parties": 3, **options}).run_spec
@@ -96,10 +83,15 @@ def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
-    federation = saved()
+    federation = federate(make(fraction_evaluate=0), [party_of(*points(9), name="a")]).federation("1")
     assert make(federation=federation, purpose="join").run_spec == federation.run_spec
-    changes = {"spec": replace(SPEC, seed=8), "classes": CLASSES[::-1], "mechanism": NOISE, "class_weight": "balanced"}
-    for name, value in [*changes.items(), ("spec", PLAN)]:
+    changes = {
+        "spec": replace(SPEC, seed=8),
+        "classes": CLASSES[::-1],
+        "mechanism": LAPLACE,
+        "class_weight": "balanced",
+    }
+    for name, value in [*changes.items(), ("spec", PLAN), ("class_weight", "balanced")]:
         with raises(ConfigError, field="spec, classes, mechanism, class_weight"):
             make(**{"federation": federation, "purpose": "join", name: value})
     with raises(ConfigError, field="federation"):

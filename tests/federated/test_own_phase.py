@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +13,9 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phase import Context, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config
-from flwr_flynn.federated.request import register
+from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.samples import codes_of
-from flwr_flynn.model.counts import Tables
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
@@ -85,51 +79,6 @@ def test_a_party_decides_by_its_own_options_and_data() -> None:
     for party in (party_of(X[:, :3], LABELS), party_of(-X, LABELS), party_of(X, LABELS, secure=True)):
         assert replied(request, party).metrics.keys() == {"flynn-refused"}
     assert replied(replace(request, n_bins=1001), party_of(X, LABELS)).metrics.keys() == {"flynn-refused"}
-
-
-@register
-@dataclass(frozen=True)
-class Sharpened(HistogramRequest):
-    """The same with an array that goes along: a factor for the first column."""
-
-    factor: float = 2.0
-
-    phase: ClassVar[str] = "sharpened"
-
-    def arrays(self) -> list[Any]:
-        return [np.array([self.factor])]
-
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> Sharpened:
-        plain = HistogramRequest.from_config(config, arrays, party)
-        (factor,) = arrays
-        return cls(plain.n_features, plain.classes, plain.n_bins, float(factor[0]))
-
-    def measured(self, party: Party) -> tuple[Tables, int]:
-        X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        return Tables((histogram(self.factor * X, self.n_bins)[None],)), len(X)
-
-
-@register
-@dataclass(frozen=True)
-class SharpenedLater(Sharpened):
-    """The same over the other channel."""
-
-    phase: ClassVar[str] = "sharpened later"
-    channel: ClassVar[str] = EVALUATE
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("kind", [Sharpened, SharpenedLater])
-def test_arrays_of_a_request_reach_the_parties_on_either_channel(driver: str, kind: type[Sharpened]) -> None:
-    def request(state: RunState, context: Context) -> Sharpened:
-        return kind(state.run_spec.spec.n_features, state.run_spec.classes, 20)
-
-    phase = replace(HISTOGRAM, channel=kind.channel, request=request)
-    counting, *rest = phases_of(RunOptions(**options_for(GRID)))
-    run = DRIVERS[driver]({**options_for(GRID), "phases": (counting, phase, *rest)}, shares())
-    np.testing.assert_array_equal(run.state.results["histogram"], histogram(2 * X[TRAINING], 20))
-    assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
 
 
 def test_phases_need_names_of_their_own_and_one_that_counts() -> None:

@@ -9,23 +9,16 @@ import pytest
 
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import LaplaceCounts
-from tests.fakes import CLASSES, SPEC, points
+from tests.fakes import LAPLACE, SPEC, make, points
 
 AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
 LARGE = HashPlan(4, 3, 5000, "auto")
 TWO = [SPEC, HashPlan(4, 3).specs()[0]]
 SECURE = {"secure_bound": 256, "min_parties": 3}
 BINS = "bins-1 bins-2 bins-3 bins-4 bins-5"
-NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
-
-
-def make(**changes: Any) -> RunOptions:
-    return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
 
 
 def names(**changes: Any) -> list[str]:
@@ -50,8 +43,8 @@ def names(**changes: Any) -> list[str]:
         ({"gram": 16, "decay": 0.5}, "counts gram evaluation"),
         ({"gram": 16, "spec": AUTO}, "columns counts selection gram evaluation"),
         ({"gram": 16, **SECURE}, "counts selection gram secure-evaluation evaluation"),
-        ({"mechanism": NOISE}, "counts"),
-        ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
+        ({"mechanism": LAPLACE}, "counts"),
+        ({"mechanism": LAPLACE, "fraction_evaluate": 1.0}, "counts evaluation"),
         ({**SECURE}, "counts selection secure-evaluation evaluation"),
         ({**SECURE, "decay": 0.5}, "counts secure-evaluation evaluation"),
     ],

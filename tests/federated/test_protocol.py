@@ -13,26 +13,15 @@ import pytest
 from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import phases
-from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Config, Reply, key
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import PHASE, VERSION, Config, Reply, key
 from flwr_flynn.federated.request import Request, register, request_of
 from tests.raising import raises
-
-KINDS = (ColumnsRequest, CountsRequest, WithdrawRequest, SelectionRequest, EvaluationRequest)
 
 
 def test_keys_are_written_with_hyphens() -> None:
     assert key("n_classes") == "flynn-n-classes"
     assert PHASE == "flynn-phase"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_party_finds_a_request_by_the_name_of_its_phase(kind: type[Request[Any]]) -> None:
-    assert request_of({PHASE: kind.phase}) is kind
-    assert kind.channel == (EVALUATE if kind is EvaluationRequest else TRAIN)
 
 
 def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
@@ -52,16 +41,13 @@ def test_an_unknown_phase_is_refused(name: Any) -> None:
 
 @pytest.mark.parametrize("version", ["0.0.1", "99.0", "", "x\n", __version__.partition(".")[0]])
 def test_a_server_of_another_minor_version_is_declined_by_both_versions(version: str) -> None:
+    patch = ".".join([*__version__.split(".")[:2], "99"])
+    assert request_of({PHASE: "counts", VERSION: patch}) is CountsRequest
     for phase in ("counts", "a phase of tomorrow"):
         with raises(PayloadError, field=VERSION, expected=__version__, got=version) as error:
             request_of({PHASE: phase, VERSION: version})
         assert __version__ in str(error.value)
         assert repr(version) in str(error.value)
-
-
-def test_patch_versions_work_together() -> None:
-    patch = ".".join([*__version__.split(".")[:2], "99"])
-    assert request_of({PHASE: "counts", VERSION: patch}) is CountsRequest
 
 
 def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:

@@ -38,13 +38,8 @@ def test_parties_are_missing_until_they_are_counted() -> None:
     roster.require(2)
     roster.ask(["1"])
     roster.fail("1", "too late")
-    assert list(roster.missing) == ["node 3"]
-
-
-def test_a_failure_without_a_text_is_told_all_the_same() -> None:
-    roster = Roster()
-    roster.fail("1", "\x00")
-    assert roster.missing == {"node 1": "failed without a reason"}
+    roster.fail("4", "\x00")
+    assert roster.missing == {"node 3": "failed: [31mgone", "node 4": "failed without a reason"}
 
 
 @pytest.mark.parametrize("n", [0, 50])

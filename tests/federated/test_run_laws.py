@@ -33,9 +33,11 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
+    digest,
     exchange,
     in_process,
     options_for,
+    saved_of,
     sha256,
     shares,
 )
@@ -65,11 +67,6 @@ def options_of(name: str, **changes: Any) -> dict[str, Any]:
     return options_for(**{**RUNS[name], **changes})
 
 
-def steps_of(name: str) -> Exchange:
-    """A run of the registry that has not begun."""
-    return exchange(**RUNS[name])
-
-
 @cache
 def ended(name: str) -> tuple[Run, list[FlyNNClassifier]]:
     """A run of the registry that went well, and the models that its parties got; its tests only read them."""
@@ -80,17 +77,6 @@ def ended(name: str) -> tuple[Run, list[FlyNNClassifier]]:
 def whole_of(name: str) -> Run:
     """A run of the registry that went well."""
     return ended(name)[0]
-
-
-def digest(run: Run) -> str:
-    """SHA-256 of the model."""
-    return run.model.model_.sha256()
-
-
-def saved_of(run: Run, path: Path, name: str = "1") -> Federation:
-    """The run's file, written and read."""
-    run.federation(name).save(path)
-    return Federation.load(path)
 
 
 def lonely() -> list[dict[str, Any]]:
@@ -261,9 +247,7 @@ REASONS = {"failed": "failed: no", "gone": "not there to be asked", "silent": "n
 
 def lost_in(phase: str, how: str = "failed", who: str = "3", **changes: Any) -> Exchange:
     """A run with all kinds of phases, some of whose parties are lost in one of them."""
-    steps = exchange(**{"spec": GRID, "gram": 16, **changes})
-    while steps.run.due is not None and steps.run.due.name != phase:
-        steps.step(DUE)
+    steps = exchange(**{"spec": GRID, "gram": 16, **changes}).until(phase)
     steps.lost = set(who) if how == "silent" else set()
     there = set("0123") - set(who if how == "gone" else "")
     steps.step(DUE, sorted(there), dict.fromkeys(who, "failed: no") if how == "failed" else None)
@@ -347,7 +331,7 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
-    whole, stopped = whole_of(name), steps_of(name)
+    whole, stopped = whole_of(name), exchange(**RUNS[name])
     names = [phase.name for phase in whole.phases]
     for stop, phase in enumerate(whole.phases, 1):
         stopped.step(phase.channel)

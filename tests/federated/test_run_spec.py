@@ -17,8 +17,8 @@ from flwr_flynn.federated.protocol import Config
 from flwr_flynn.federated.run_spec import RunSpec, announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
-from tests.fakes import CLASSES, HASHER, RUN, SPEC
+from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import CLASSES, HASHER, LAPLACE, RUN, SHARE, SPEC
 from tests.raising import raises
 
 words = st.text(st.characters(blacklist_characters="\0"), max_size=8)
@@ -27,8 +27,6 @@ GRID = [
     HashSpec(4, 24, 2, 3, seed, signed=True, n_waves=waves, wave_frequency=waves / 8)
     for seed, waves in ((1, 0), (2, 8))
 ]
-NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
-SHARE = GaussianCounts(0.9, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=2)
 
 
 def read(run: RunSpec, **changes: Any) -> RunSpec:
@@ -53,7 +51,7 @@ EXTREME = HashSpec(2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300)
     ("run", "mode"),
     [
         (RUN, "plain"),
-        (RunSpec(SPEC, CLASSES, NOISE), "noisy"),
+        (RunSpec(SPEC, CLASSES, LAPLACE), "noisy"),
         (RunSpec(SPEC, CLASSES, None, 256), "secure"),
         (RunSpec(SPEC, CLASSES, SHARE, 2), "secure"),
         (RunSpec(EXTREME, [0, 1], feature_names=np.array(["länge", "breite"])), "plain"),
@@ -91,7 +89,7 @@ def test_bad_runs_are_refused(change: dict[str, Any], field: str, got: str) -> N
         RunSpec(**{"specs": SPEC, "classes": CLASSES, **change})
 
 
-NO_MODES: list[Any] = [(SHARE, None, "mechanism"), (NOISE, 256, "mechanism")]
+NO_MODES: list[Any] = [(SHARE, None, "mechanism"), (LAPLACE, 256, "mechanism")]
 NO_MODES += [(None, bound, "bound") for bound in (0, 1, 3, 2**30, 2.0, True, "2")]
 
 

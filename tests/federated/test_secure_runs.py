@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn import message
-from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import ExchangeResult, Run
@@ -143,6 +143,3 @@ def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[s
     alone = options_for(**later) | {"secure_bound": BOUND, "min_parties": 1}  # as nobody is counted
     assert RunOptions(**alone).min_parties == 1
     assert message.FlyNNStrategy(**alone, min_available_nodes=1).run.phases == handed.phases
-    for purpose in ("join", "withdraw", "resume"):
-        with raises(ConfigError, field="purpose"):
-            secretly(options_for(**later | {"purpose": purpose}), parts)

@@ -20,6 +20,7 @@ from tests.fakes import CLASSES, SPEC, FakeGrid, Node, Proxy, content_of, counts
 X, Y = points(60)
 POOLED = counts_of(X[:30], Y[:30])
 Log = Callable[[int, list[np.ndarray]], None]
+Note = Callable[[Sequence[bytes], int, dict[str, Any]], object]
 
 
 def federation(n: int, **more: Any) -> list[FlyNNClient]:
@@ -34,14 +35,16 @@ def settings(**changes: Any) -> dict[str, Any]:
     return {"spec": SPEC, "classes": CLASSES, "min_parties": 2, "wait_timeout": 0, "decay": 0.8, **changes}
 
 
-class SpoiledProxy(Proxy):
-    """A party whose replies to training requests are replaced."""
+class WatchedProxy(Proxy):
+    """A party whose replies are noted, and those to training requests are replaced."""
 
+    note: Note = staticmethod(lambda *_: None)
     res: Any = None
 
-    def fit(self, *args: Any, **more: Any) -> Any:
-        res = super().fit(*args, **more)
-        return self.res or res
+    def _answer(self, name: str, ins: Any) -> Any:
+        res = super()._answer(name, ins)
+        self.note(res.parameters.tensors if name == "fit" else [], res.num_examples, res.metrics)
+        return (name == "fit" and self.res) or res
 
 
 class Legacy:
@@ -50,7 +53,7 @@ class Legacy:
     members = "clients"
 
     def __init__(self, parties: Sequence[FlyNNClient]) -> None:
-        self.every: list[Any] = [SpoiledProxy(str(i), party) for i, party in enumerate(parties)]
+        self.every: list[Any] = [WatchedProxy(str(i), party) for i, party in enumerate(parties)]
         self.clients = manager(*self.every)
 
     def make(self, **changes: Any) -> Any:
@@ -71,6 +74,19 @@ class Legacy:
         history, _ = Server(client_manager=self.clients, strategy=strategy).fit(rounds or strategy.num_rounds, None)
         found = history.metrics_distributed_fit, history.metrics_distributed
         return tuple({name: values[0][1] for name, values in each.items()} for each in found)
+
+    def finished(self, **options: Any) -> Any:
+        """A run with all of these parties, by options of one's own."""
+        strategy = self.strategy(**{f"min_available_{self.members}": len(self.every)}, **options)
+        self.run(strategy)
+        return strategy.run
+
+    def watch(self, i: int, note: Note, is_late: bool = False) -> None:
+        """Note the tensors, the number of samples and the metrics that leave a party; those of a late one get lost.
+
+        Over this API nobody is late.
+        """
+        self.every[i].note = note
 
     def asked(self) -> list[list[str]]:
         return [["train"] * proxy.fits + ["evaluate"] * proxy.evaluations for proxy in self.every]
@@ -106,7 +122,6 @@ class Messages(Legacy):
         self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None, before: Any = lambda _: None
     ) -> Any:
         def evaluate_fn(number: int, arrays: Any) -> None:
-            assert evaluate is not None
             evaluate(number, codec.read_tensors(records.tensors_of(RecordDict({"arrays": arrays}))))
 
         strategy.configure_train = _after(before, strategy.configure_train)
@@ -115,6 +130,15 @@ class Messages(Legacy):
         assert result.arrays == (strategy.arrays if strategy.run.is_specified and strategy.run.is_enough else {})
         found = result.train_metrics_clientapp, result.evaluate_metrics_clientapp
         return tuple(dict(each.get(1, {})) for each in found)
+
+    def watch(self, i: int, note: Note, is_late: bool = False) -> None:
+        def look(content: RecordDict) -> RecordDict | None:
+            metrics = dict(content["metrics"]) | dict(content["config"])
+            n_examples = metrics.pop("num-examples")
+            note(records.tensors_of(content), n_examples, metrics)
+            return None if is_late else content
+
+        self.every[i].spoil = look
 
     def asked(self) -> list[list[str]]:
         return [node.asked for node in self.every]

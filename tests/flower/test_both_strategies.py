@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
-from flwr.common import FitRes
 
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.privacy import LaplaceCounts
-from tests.fakes import CLASSES, HASHER, SPEC, counts_of, fit_res, good_res, points
+from tests.fakes import CLASSES, SPEC, counts_of, fit_res, good_res, points
 from tests.federated.runs import AUTO, GRID, clients, in_process, options_for, sha256, shares
 from tests.flower.networks import BOTH, POOLED, Api, Legacy, Messages, X, Y, federation
 from tests.raising import raises
@@ -30,15 +27,11 @@ from tests.raising import raises
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"min_parties": 0}, "min_parties"),
         ({"min_parties": 3}, "min_parties"),
         ({"min_available": 2.0}, "min_available_{}"),
         ({"min_available": True}, "min_available_{}"),
         ({"wait_timeout": -1}, "wait_timeout"),
-        ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
-        ({"classes": []}, "classes"),
-        ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec"),
-        ({"spec": SPEC.to_dict()}, "spec"),
+        ({"classes": []}, "classes"),  # of the other options of a run, too, as `test_options` has them
     ],
 )
 def test_bad_settings_are_refused_at_once(api: Api, change: dict[str, Any], field: str) -> None:
@@ -127,9 +120,7 @@ def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
-def test_the_server_s_own_evaluation_gets_the_selected_counts_and_none_before_there_is_a_spec(
-    api: Api, spec: Any
-) -> None:
+def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_spec(api: Api, spec: Any) -> None:
     network, seen = api(clients(shares("dirichlet"))), []
     strategy = network.make(**options_for(spec), decay="auto")
 
@@ -156,14 +147,6 @@ def test_after_waiting_it_starts_with_those_that_are_there(api: Api, caplog: pyt
 
 
 @BOTH
-@pytest.mark.parametrize("fraction", [0, 1.0])
-def test_all_parties_evaluate_or_none(api: Api, fraction: float) -> None:
-    network = api(federation(8))
-    network.run(network.make(fraction_evaluate=fraction), 1)
-    assert sum("evaluate" in each for each in network.asked()) == 8 * fraction
-
-
-@BOTH
 def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for(api: Api) -> None:
     network = api(federation(3))
     network.leave(2)
@@ -185,7 +168,7 @@ def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for
 
 @BOTH
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
+def test_a_model_may_go_to_parties_that_send_no_figures(
     api: Api, fails: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     received: list[FlyNNClassifier] = []
@@ -198,8 +181,7 @@ def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
     network = api(federation(3, on_model=keep))
     strategy = network.make(fraction_evaluate=0, distribute=True)
     assert strategy.num_rounds == 1
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        _, evaluation = network.run(strategy)
+    _, evaluation = network.run(strategy)
     assert [model.counts_ == strategy.counts for model in received] == [True] * 3
     result = strategy.run.state.results["evaluation"]
     assert (strategy.evaluation, strategy.run.state.absent("evaluation"), evaluation) == (None, {}, {})
@@ -210,29 +192,15 @@ def test_the_model_may_be_distributed_to_parties_that_send_no_figures(
 
 # ---- replies that are none
 
-ZERO_SIZE = b"{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }".ljust(117) + b"\n"
-GOOD = codec.encode(counts_of(*points(5)))
 MALLORY = "Mallory 2026 INFO all is well"
-
-
-def with_tensor(place: int, tensor: bytes) -> FitRes:
-    res = good_res()
-    res.parameters.tensors[place] = tensor
-    return res
-
-
+JUNK = good_res()
+JUNK.parameters.tensors[1] = b"junk"
 HOSTILE = {
     "nothing": (fit_res([], 0), "refused: message: "),
     "a refusal": (fit_res([], 0, flynn_refused="X: \n3 columns"), "declined: X: 3 columns"),
     "a refusal with counts": (good_res(flynn_refused=7), "declined: no reason given"),
-    "truncated": (with_tensor(1, good_res().parameters.tensors[1][:-1]), "refused: array 2: "),
-    "bit flip": (with_tensor(0, good_res().parameters.tensors[0][:-1] + b"\0"), "refused: fingerprint: "),
-    "junk": (with_tensor(1, b"junk"), "refused: array 2: "),
-    "wrong number": (fit_res(GOOD, 6), "refused: counts: "),
-    "no number": (fit_res(GOOD, 5.0), "refused: num_examples: "),
-    "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "refused: fingerprint: "),
-    "zero among huge sizes": (with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE), "refused: array 2: "),
-    "three arrays": (fit_res([*GOOD, np.zeros(1)], 5), "refused: message: "),
+    "no number": (fit_res(codec.encode(counts_of(*points(5))), 5.0), "refused: num_examples: "),
+    "junk": (JUNK, "refused: array 2: "),
 }
 
 
@@ -244,8 +212,7 @@ def test_a_hostile_reply_costs_its_sender_alone(api: Api, name: str, caplog: pyt
     network = api(federation(2))
     network.spoil(1, res)
     strategy = network.make(min_parties=1, fraction_evaluate=0.0)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        network.run(strategy, 1)
+    network.run(strategy, 1)
     assert strategy.counts == counts_of(X[:30:2], Y[:30:2])
     assert [party.name for party in strategy.parties] == ["party-0"]
     assert strategy.missing.keys() == {MALLORY}
@@ -274,12 +241,6 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
     functions = {"train_metrics_aggr_fn": summed, "evaluate_metrics_aggr_fn": summed}
     training, evaluation = network.run(network.make(**functions))
     assert (training["n"], training["examples"], evaluation["n"]) == (30, 30, 30)
-
-
-@BOTH
-def test_a_private_strategy_tells_its_guarantee(api: Api) -> None:
-    noise = LaplaceCounts.for_spec(SPEC, 3, 1.0)
-    assert api(federation(1)).make(mechanism=noise).guarantee == noise.guarantee()
 
 
 def test_a_failure_outside_the_transport_can_be_noted() -> None:

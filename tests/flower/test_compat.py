@@ -13,10 +13,7 @@ from flwr_flynn import message
 from flwr_flynn.flower import client as clients
 from flwr_flynn.flower import records
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, counting, points
-
-
-def strategy() -> flwr_flynn.FlyNNStrategy:
-    return flwr_flynn.FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=2, min_parties=2)
+from tests.flower.networks import Legacy
 
 
 @pytest.mark.parametrize(("installed", "warns"), [("1.23.0", 0), ("1.42.9", 0), ("1.43.0.dev1", 1), ("2.0", 1)])
@@ -25,7 +22,7 @@ def test_a_newer_flower_than_was_tested_is_told_once(
 ) -> None:
     monkeypatch.setattr(records, "version", lambda package: installed)
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        strategy().initialize_parameters(None)
+        Legacy([]).make().initialize_parameters(None)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == warns
     assert all(installed in line and "1.42" in line for line in told)
@@ -33,9 +30,8 @@ def test_a_newer_flower_than_was_tested_is_told_once(
 
 def test_a_party_logs_the_version_and_the_place_of_the_package_once(caplog: pytest.LogCaptureFixture) -> None:
     clients._log_package.cache_clear()
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        for _ in range(2):
-            flwr_flynn.FlyNNClient(*points(5)).fit([], counting())
+    for _ in range(2):
+        flwr_flynn.FlyNNClient(*points(5)).fit([], counting())
     (record,) = (record for record in caplog.records if "flwr-flynn" in record.getMessage())
     assert record.args == (flwr_flynn.__version__, Path(flwr_flynn.__file__).parent, version("flwr"))
 

@@ -9,22 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.common import FitIns, Parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.server import Server
 
-from flwr_flynn import FlyNNClient, FlyNNStrategy, message
+from flwr_flynn import FlyNNClient, message
 from flwr_flynn.app.client_app import UnreadyClient
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.permissions import Disclosure
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, STATISTIC
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import records
-from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, RUN, SPEC, FakeGrid, Node, Proxy, counting, manager, points
+from tests.fakes import CLASSES, LAPLACE, RUN, SPEC, FakeGrid, counting, points
 from tests.federated.runs import AUTO, options_for, shares
+from tests.flower.networks import BOTH, Api, Legacy
 from tests.flower.test_secagg import counted, party
 
 Seen = tuple[int, list[tuple[tuple[int, ...], str, int]], dict[str, int], int, str | None, str | None]
@@ -57,46 +56,15 @@ def told(record: Disclosure) -> Seen:
     return record.examples, arrays, dict(record.entries), record.bytes, record.sha256, record.refused
 
 
-class Observed(Proxy):
-    """A party of the `Strategy` API whose messages are written down on their way."""
+def observed(api: Api, options: dict[str, Any], parties: list[FlyNNClient]) -> tuple[Run, list[list[Seen]]]:
+    """A run whose messages are written down on their way, and what was seen of each party.
 
-    def __init__(self, cid: str, client: FlyNNClient, out: list[Seen]) -> None:
-        super().__init__(cid, client)
-        self.out = out
-
-    def fit(self, *args: Any, **more: Any) -> Any:
-        res = super().fit(*args, **more)
-        self.out.append(seen(res.parameters.tensors, res.num_examples, res.metrics))
-        return res
-
-    def evaluate(self, *args: Any, **more: Any) -> Any:
-        res = super().evaluate(*args, **more)
-        self.out.append(seen([], res.num_examples, res.metrics))
-        return res
-
-
-def over_legacy(options: dict[str, Any], parties: list[FlyNNClient]) -> tuple[Run, list[list[Seen]]]:
-    strategy, out = FlyNNStrategy(min_available_clients=len(parties), **options), [[] for _ in parties]
-    proxies = [Observed(str(i), each, out[i]) for i, each in enumerate(parties)]
-    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
-    return strategy.run, out
-
-
-def over_messages(options: dict[str, Any], parties: list[FlyNNClient]) -> tuple[Run, list[list[Seen]]]:
-    out: list[list[Seen]] = [[] for _ in parties]
-
-    def observed(i: int) -> Any:
-        def look(content: RecordDict) -> RecordDict | None:
-            metrics = dict(content["metrics"]) | dict(content["config"])
-            n_examples = metrics.pop("num-examples")
-            out[i].append(seen(records.tensors_of(content), n_examples, metrics))
-            return None if i == 2 else content  # the third is late: its answers come when nobody waits any more
-
-        return look
-
-    strategy = message.FlyNNStrategy(min_available_nodes=len(parties), **options)
-    strategy.start(FakeGrid({i: Node(each, spoil=observed(i)) for i, each in enumerate(parties)}))
-    return strategy.run, out
+    Where it can be, the third party is late: its answers come when nobody waits any more.
+    """
+    network, out = api(parties), [list[Seen]() for _ in parties]
+    for i, mine in enumerate(out):
+        network.watch(i, lambda *answer, mine=mine: mine.append(seen(*answer)), is_late=i == 2)
+    return network.finished(**options), out
 
 
 def recording(parts: Sequence[dict[str, Any]], **more: Any) -> tuple[list[FlyNNClient], list[list[Disclosure]]]:
@@ -106,15 +74,12 @@ def recording(parts: Sequence[dict[str, Any]], **more: Any) -> tuple[list[FlyNNC
     return [FlyNNClient(**each) for each in given], kept
 
 
-BOTH = pytest.mark.parametrize("drive", [over_legacy, over_messages])
-
-
 @BOTH
 @pytest.mark.parametrize("floor", [1, 5])
-def test_the_records_of_a_run_are_what_was_seen_to_leave(drive: Any, floor: int) -> None:
+def test_the_records_of_a_run_are_what_was_seen_to_leave(api: Api, floor: int) -> None:
     parts = [*shares("iid", 4), {"X": np.eye(4), "y": ["unheard of"] * 4}]  # the last one refuses
     parties, kept = recording(parts, gram=True, min_examples=floor)
-    run, out = drive(GRAM, parties)
+    run, out = observed(api, GRAM, parties)
     assert [[told(each) for each in records] for records in kept] == out
     assert [record.phase for record in kept[0]] == list(FIELDS)
     for record in kept[0]:
@@ -125,7 +90,7 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(drive: Any, floor: int)
     # The server knows as much: it had these messages of all parties that it counted.
     for name, traffic in run.traffic.items():
         replied = [record for i in (0, 1, 2, 3) for record in kept[i] if record.phase == name and record.arrays]
-        replied = [each for each in replied if drive is over_legacy or each not in kept[2]]
+        replied = [each for each in replied if api is Legacy or each not in kept[2]]
         assert (traffic.kind, traffic.arrivals.parties) == (replied[0].kind, len(replied))
         for i, field in enumerate(traffic.arrivals.to_dict()["fields"]):
             arrays = [record.arrays[i] for record in replied if len(record.arrays) > i]
@@ -155,11 +120,10 @@ def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> Non
 
 
 @BOTH
-def test_the_record_of_noisy_counts_has_no_number_of_samples(drive: Any, tmp_path: Path) -> None:
+def test_the_record_of_noisy_counts_has_no_number_of_samples(api: Api, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
-    mechanism = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)
     parties, kept = recording([dict(zip("Xy", points(20), strict=True))], budget=Budget(tmp_path / "s", Policy(1.0)))
-    run, out = drive({"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": mechanism}, parties)
+    run, out = observed(api, {"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": LAPLACE}, parties)
     assert [[told(each) for each in records] for records in kept] == out
     (record,) = kept[0]
     assert (record.kind, record.examples, len(record.arrays)) == ("noisy", 1, 2)

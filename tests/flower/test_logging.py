@@ -58,7 +58,6 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
 def test_missing_and_repeating_parties_are_told() -> None:
     steps = exchange(GRID, min_parties=4)
     taken = steps.step(TRAIN, failures={"3": "failed: gone\n"})
-    assert taken is not None
     warned, lines = (texts(result_lines(steps.run, taken), level) for level in (logging.WARNING, None))
     assert warned == ["counts: missing: node 3 (failed: gone)"]
     assert lines[-1] == "counts: 3 of 4 parties, 3 in all; at least 4 are needed; next: counts"
@@ -76,7 +75,6 @@ def test_columns_that_are_left_as_they_are_are_told() -> None:
 def test_the_missing_are_told_in_one_line_that_does_not_grow() -> None:
     steps = exchange(AUTO)
     taken = steps.step(TRAIN)
-    assert taken is not None
     missing = {f"node {i}": "no reply" for i in range(1000)}
     (line,) = texts(result_lines(steps.run, replace(taken, missing=missing)), logging.WARNING)
     assert line.startswith("columns: missing: node 0 (no reply), node 1 (no reply), ")

@@ -29,7 +29,6 @@ from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.codec import write_tensors
-from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.run_spec import RunSpec
@@ -45,6 +44,7 @@ from tests.raising import raises
 SECURE = RunSpec(SPEC, CLASSES, bound=256)
 Client = Any
 Fault = Callable[[int, str], bool]
+Spoil = Callable[[int, str, Any], object]
 
 
 def an_app(client: Client) -> ClientApp:
@@ -55,12 +55,15 @@ def an_app(client: Client) -> ClientApp:
 
 
 class Wire:
-    """A grid of nodes with a real ClientApp each; `lost` says whose answer to which stage does not come."""
+    """A grid of nodes with a real ClientApp each.
 
-    def __init__(self, clients: list[Client], lost: Fault = lambda node, stage: False) -> None:
+    `lost` says whose answer to which stage does not come; `spoil` changes the records of those that come.
+    """
+
+    def __init__(self, clients: list[Client], lost: Fault = lambda *_: False, spoil: Spoil = lambda *_: None) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.run = SimpleNamespace(run_id=1)
-        self.lost, self.sent = lost, []
+        self.lost, self.spoil, self.sent, self.errors = lost, spoil, [], []
         self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in self.apps}
 
@@ -82,13 +85,17 @@ class Wire:
         except Exception as error:  # noqa: BLE001 - what Flower makes of it
             return Message(Error(1, str(error)), reply_to=message)
         if reply.has_content():
+            self.spoil(node, str(stage), reply.content.config_records.get(RECORD_KEY_CONFIGS))
             self.sent.append((node, str(stage), reply))
+        else:
+            self.errors.append(reply.error.code)
         return reply
 
 
 def counted(
     clients: list[Client],
-    lost: Fault = lambda node, stage: False,
+    lost: Fault = lambda *_: False,
+    spoil: Spoil = lambda *_: None,
     wire: type[Wire] = Wire,
     workflow_bound: int | None = None,
     rounds: int = 1,
@@ -98,12 +105,11 @@ def counted(
     """A run of these parties; its strategy, and what went over the wire."""
     given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
     strategy = FlyNNStrategy(**{"spec": SPEC, "classes": CLASSES, **given, **more})
-    grid = wire(clients, lost)
+    grid = wire(clients, lost, spoil)
     context = LegacyContext(
         Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds or strategy.num_rounds), strategy=strategy
     )
     bound = workflow_bound or strategy.secure_bound
-    assert bound is not None
     DefaultWorkflow(fit_workflow=secagg.workflow(bound, threshold, 0))(grid, context)  # type: ignore[arg-type]
     return strategy, grid
 
@@ -168,22 +174,15 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
 STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_party_lost_at_any_stage_costs_the_others_no_bit(stage: str) -> None:
-    strategy, _ = counted([party(i) for i in range(5)], lambda node, at: node == 2 and at == stage)
-    if stage == Stage.UNMASK:  # its counts are in, and the others' shares do
-        assert strategy.model.counts_ == total(0, 1, 2, 3, 4)
-        assert strategy.missing == {}
-    else:
-        assert strategy.model.counts_ == total(0, 2, 3, 4)
-        assert strategy.missing == {"node 2": "failed: gone"}
+TOGETHER = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
 
 
-def test_parties_lost_at_all_stages_together_cost_the_others_no_bit() -> None:
-    lost = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
-    strategy, _ = counted([party(i) for i in range(14)], lambda node, at: lost.get(node) == at)
-    assert strategy.model.counts_ == total(0, 3, 6, 7, 8, 9, 10, 11, 12, 13)
-    assert sorted(strategy.missing) == ["node 2", "node 3", "node 5", "node 6"]
+@pytest.mark.parametrize(("n", "lost"), [*((5, {2: stage}) for stage in STAGES), (14, TOGETHER)], ids=str)
+def test_parties_lost_at_any_stage_cost_the_others_no_bit(n: int, lost: dict[int, str]) -> None:
+    strategy, _ = counted([party(i) for i in range(n)], lambda node, at: lost.get(node) == at)
+    gone = [node for node, at in lost.items() if at != Stage.UNMASK]  # else its counts are in: the others' shares do
+    assert strategy.model.counts_ == total(*(i for i in range(n) if i + 1 not in gone))
+    assert strategy.missing == {f"node {node}": "failed: gone" for node in gone}
 
 
 @pytest.mark.parametrize("stage", STAGES[:3])
@@ -219,15 +218,11 @@ def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() 
 def spoiled(stage: str, spoil: Callable[[Any], object]) -> FlyNNStrategy:
     """A run of four parties, of which node 2 replies at a stage by what `spoil` makes of its record."""
 
-    class Spoiled(Wire):
-        def reply(self, message: Message) -> Message:
-            at = message.content.config_records[RECORD_KEY_CONFIGS].get(Key.STAGE)
-            reply = super().reply(message)
-            if message.metadata.dst_node_id == 2 and at == stage and not reply.has_error():
-                spoil(reply.content.config_records[RECORD_KEY_CONFIGS])
-            return reply
+    def of_node_2(node: int, at: str, record: Any) -> None:
+        if (node, at) == (2, stage):
+            spoil(record)
 
-    return counted([party(i) for i in range(4)], wire=Spoiled)[0]
+    return counted([party(i) for i in range(4)], spoil=of_node_2)[0]
 
 
 def masked(*arrays: np.ndarray) -> dict[str, Any]:
@@ -272,17 +267,13 @@ def test_a_forged_share_of_a_key_opens_no_sum(share: bytes) -> None:
 def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> None:
     seen: list[Any] = []
 
-    class Copied(Wire):
-        def reply(self, message: Message) -> Message:
-            reply = super().reply(message)
-            record = reply.content.config_records[RECORD_KEY_CONFIGS]
-            if Key.PUBLIC_KEY_1 in record:
-                seen.append(record[Key.PUBLIC_KEY_1])
-                if len(seen) in (3, 4):
-                    record[Key.PUBLIC_KEY_2] = seen[0 if len(seen) == 3 else -1]
-            return reply
+    def copy(node: int, stage: str, record: Any) -> None:
+        if stage == Stage.SETUP:
+            seen.append(record[Key.PUBLIC_KEY_1])
+            if len(seen) in (3, 4):
+                record[Key.PUBLIC_KEY_2] = seen[0 if len(seen) == 3 else -1]
 
-    strategy, _ = counted([party(i) for i in range(6)], wire=Copied)
+    strategy, _ = counted([party(i) for i in range(6)], spoil=copy)
     assert len(strategy.parties) == 4
     assert strategy.counts == total(*(int(each.node) - 1 for each in strategy.parties))
     assert len([why for why in strategy.missing.values() if "keys that nobody else has" in why]) == 2
@@ -317,9 +308,7 @@ def changed(value: Any, how: str, place: int, other: Any) -> Any:
     stage=st.sampled_from(STAGES), number=st.integers(0, 9), how=st.sampled_from(["flip", "cut", "other"]),
     place=st.integers(0, 2**12), other=VALUES,
 )  # fmt: skip
-def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(
-    stage: str, number: int, how: str, place: int, other: Any
-) -> None:
+def test_whatever_a_party_replies_the_sum_is_exact(stage: str, number: int, how: str, place: int, other: Any) -> None:
     def spoil(record: Any) -> None:
         name = sorted(record)[number % len(record)]
         # Masked counts themselves apart: nobody can tell what they were.
@@ -349,15 +338,8 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
 
 
 def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log() -> None:
-    replies: list[Message] = []
-
-    class Kept(Wire):
-        def reply(self, message: Message) -> Message:
-            replies.append(super().reply(message))
-            return replies[-1]
-
-    strategy, _ = counted([party(i, n=257) for i in range(3)], wire=Kept)
-    assert [reply.error.code for reply in replies if reply.has_error()] == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
+    strategy, wire = counted([party(i, n=257) for i in range(3)])
+    assert wire.errors == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
     with pytest.raises(AggregationError, match="max-examples") as caught:
         _ = strategy.model
     assert set(caught.value.missing.values()) == {"failed: phase counts failed at this party"}
@@ -397,25 +379,18 @@ SETUP = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {Key.SAMPLE_NUMBER: 2},
-        {Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1},
-        {Key.THRESHOLD: 2},
-        {Key.CLIPPING_RANGE: 8.0},
-        {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
-        {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},  # a step of 1, but from a half
-        {Key.TARGET_RANGE: 2**22},
-        {Key.TARGET_RANGE: 0, Key.CLIPPING_RANGE: 0.0},
-        {Key.MOD_RANGE: 2**20},
-        {Key.MAX_WEIGHT: 1000.0},
-        {Key.SAMPLE_NUMBER: 2**24},
-        {Key.SAMPLE_NUMBER: 2**23},  # all weights together would be 0
-        {Key.THRESHOLD: "3"},
-        {Key.SHARE_NUMBER: None},
-    ],
-)
+ODD = {
+    Key.SAMPLE_NUMBER: (2, 2**23, 2**24),  # of 2**23 all weights together would be 0
+    **{Key.THRESHOLD: (2, "3"), Key.SHARE_NUMBER: (None,), Key.MAX_WEIGHT: (1000.0,)},
+    **{Key.CLIPPING_RANGE: (8.0,), Key.TARGET_RANGE: (2**22,), Key.MOD_RANGE: (2**20,)},
+}
+CHANGES: list[dict[str, Any]] = [{name: value} for name, values in ODD.items() for value in values]
+CHANGES.append({Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1})
+RANGES = ((300.0, 600), (0.0, 0), (256.5, 513))  # the last has a step of 1, but from a half
+CHANGES += [{Key.CLIPPING_RANGE: clipping, Key.TARGET_RANGE: target} for clipping, target in RANGES]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(change: dict[str, Any]) -> None:
     secagg.check_setup(dict(SETUP))
     with raises(PayloadError, field="secure sum"):
@@ -434,9 +409,15 @@ def shared_noise(n_honest: int | None = 2) -> SimulatedRelease:
     return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
 
 
+def noisily(folder: Path, n: int, n_honest: int = 2, **more: Any) -> tuple[FlyNNStrategy, Wire]:
+    """A run of private parties, whose ledgers are in a folder."""
+    parties = [private(i, folder, **more.pop("policy", {})) for i in range(n)]
+    return counted(parties, **{"mechanism": shared_noise(n_honest), "secure_bound": 1024, **more})
+
+
 def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
     mechanism = shared_noise(3)
-    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=mechanism, secure_bound=1024)
+    strategy, _ = noisily(tmp_path, 4, 3)
     noise = strategy.counts.array - total(0, 1, 2, 3).array
     share = mechanism.noise_sd
     assert share == pytest.approx(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2)
@@ -447,67 +428,33 @@ def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
 
 
 def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
-    def ran() -> FlyNNStrategy:
-        parties = [private(i, tmp_path, max_epsilon=2.1, max_delta=3e-5) for i in range(3)]
-        return counted(parties, mechanism=shared_noise(), secure_bound=1024)[0]
-
-    ran()
-    ran()
-    assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(2.0, abs=0.02)
-    third = ran()
+    for spent in (1.0, 2.0, 2.0):
+        third, _ = noisily(tmp_path, 3, policy={"max_epsilon": 2.1, "max_delta": 3e-5})
+        assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(spent, abs=0.02)
     assert (third.parties, len(third.missing)) == ([], 3)
     assert all("policy max-epsilon: " in reason for reason in third.missing.values())
 
 
 def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
     # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
-    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=shared_noise(4), secure_bound=1024)
+    strategy, _ = noisily(tmp_path, 4, 4)
     assert strategy.parties == []
     assert all("noise of at most 3 parties together (n_honest)" in reason for reason in strategy.missing.values())
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
 def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(tmp_path: Path) -> None:
-    def of_five(*dropouts: int, folder: str) -> tuple[FlyNNStrategy, Wire]:
-        mechanism, needed = GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=4), SharedNoise(5, 4).n_needed
-        return counted(
-            [private(i, tmp_path / folder) for i in range(5)],
-            lambda node, stage: node in dropouts and stage == COLLECT,
-            threshold=needed, min_parties=needed, mechanism=SimulatedRelease(mechanism, seed=7), secure_bound=2**16,
-        )  # fmt: skip
-
-    strategy, _ = of_five(2, folder="one")
-    assert len(strategy.parties) == 4
-    strategy, wire = of_five(2, 3, folder="two")
-    assert strategy.parties == []
-    assert Stage.UNMASK not in {stage for _, stage, _ in wire.sent}
+    given = {"threshold": (needed := SharedNoise(5, 4).n_needed), "min_parties": needed, "secure_bound": 2**16}
+    for n_lost, n_counted in ((1, 4), (2, 0)):
+        lost: Fault = lambda node, stage, n=n_lost: node <= n and stage == COLLECT  # noqa: E731
+        strategy, wire = noisily(tmp_path / str(n_lost), 5, 4, lost=lost, **given)
+        assert len(strategy.parties) == n_counted
+        assert (Stage.UNMASK in {stage for _, stage, _ in wire.sent}) == bool(n_counted)
 
 
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
-    strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
+    strategy, _ = noisily(tmp_path, 3, secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
-
-
-# ---- the federation that is left
-
-
-def test_a_federation_of_a_noisy_sum_is_kept_and_distributed_and_nobody_joins_or_leaves_it(tmp_path: Path) -> None:
-    made, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=1024)
-    made.federation("1").save(tmp_path / "f.npz")
-    before = Federation.load(tmp_path / "f.npz")
-    assert (before.counts, before.run_spec) == (made.counts, made.federation("1").run_spec)
-    assert before.run_spec.is_secure
-    assert {(member.sizes, member.sha256) for member in before.members} == {(None, ())}
-
-    def later(purpose: str) -> FlyNNStrategy:
-        run = before.run_spec
-        given = {"secure_bound": run.bound, "mechanism": run.mechanism, "min_available_clients": 3}
-        return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=3, **given)
-
-    for purpose in ("join", "withdraw"):
-        with raises(ConfigError, field="purpose", got=purpose):
-            later(purpose)
-    assert later("evaluate").model.counts_ == made.counts
 
 
 # ---- the server

@@ -15,6 +15,7 @@ from tests.flower.test_turns import Grid, Y, ran
 from tests.raising import raises
 
 PLAN: dict[str, Any] = {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto", "min_parties": 4}
+GIVEN, OPTIONS = {"classes": range(10), "min_available_nodes": 4, **PLAN}, "options of the strategy"
 
 
 class Flaky(Grid):
@@ -22,19 +23,20 @@ class Flaky(Grid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
-        counts = [each for each in messages if each.content["config"].get("flynn-phase") == "counts"]
-        self.broken = (1,) if counts and not self.turns_of_counts else ()
-        self.turns_of_counts += bool(counts)
+        is_counting = any(each.content["config"].get("flynn-phase") == "counts" for each in messages)
+        self.nodes[1].fails = "broken" if is_counting and not self.turns_of_counts else None
+        self.turns_of_counts += is_counting
         return super().send_and_receive(messages, timeout=timeout)
 
     turns_of_counts = 0
 
 
 def test_a_failure_while_counting_costs_a_round_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    whole, flaky = ran(Grid(4), **PLAN), ran(Flaky(4), **PLAN)
+    whole, flaky = ran(Grid(4), **PLAN), ran(grid := Flaky(4), **PLAN)
+    assert grid.turns_of_counts == 2
     assert flaky.model.model_.sha256() == whole.model.model_.sha256()
     assert flaky.evaluation == whole.evaluation
-    few = message.FlyNNStrategy(classes=range(10), min_available_nodes=4, **PLAN)
+    few = message.FlyNNStrategy(**GIVEN)
     few.start(Grid(4), num_rounds=2)
     assert few.selection is None
     assert "phase selection is not done" in caplog.text
@@ -54,30 +56,13 @@ class Listing(message.FlyNNStrategy):
 
 def test_replies_of_all_turns_may_be_listed() -> None:
     whole = ran(Grid(4), **PLAN)
-    listing = Listing(classes=range(10), min_available_nodes=4, nodes_at_a_time=2, **PLAN)
+    listing = Listing(**GIVEN, nodes_at_a_time=2)
     listing.start(Grid(4))
     assert listing.model.model_.sha256() == whole.model.model_.sha256()
 
 
-@pytest.mark.parametrize(
-    ("given", "got"),
-    [({"min_partys": 2}, "min_partys"), ({"fraction_train": 0.5}, "fraction_train"), ({"spec": None}, None)],
-)
-def test_names_that_are_none_are_errors_of_the_strategy(given: dict[str, Any], got: str | None) -> None:
-    with raises(ConfigError) as caught:
-        ran(Grid(2), **given)
-    assert got is None or got in str(caught.value.got)
-
-
-def test_missing_options_are_named() -> None:
-    with raises(ConfigError, field="options of the strategy", got="missing a required argument: 'classes'"):
-        message.FlyNNStrategy(min_available_nodes=2, spec=HashPlan(64, 10), min_parties=1)
-
-
 def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
-    strategy = message.FlyNNStrategy(
-        classes=range(10), min_available_nodes=4, train_metrics_aggr_fn=lambda *_: None, **PLAN
-    )
+    strategy = message.FlyNNStrategy(**GIVEN, train_metrics_aggr_fn=lambda *_: None)
     with pytest.raises(TypeError):
         strategy.start(Grid(4))
     assert strategy.parties == []
@@ -85,6 +70,17 @@ def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -
         _ = strategy.model
 
 
-def test_a_number_of_rounds_is_one() -> None:
+@pytest.mark.parametrize(
+    ("change", "field"), [({"min_partys": 2}, OPTIONS), ({"fraction_train": 0.5}, OPTIONS), ({"spec": None}, "spec")]
+)
+def test_options_of_other_names_and_types_are_refused(change: dict[str, Any], field: str) -> None:
+    with raises(ConfigError, field=field) as caught:
+        message.FlyNNStrategy(**{**GIVEN, **change})
+    assert field == "spec" or next(iter(change)) in str(caught.value.got)
+
+
+def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused() -> None:
+    with raises(ConfigError, field=OPTIONS, got="missing a required argument: 'classes'"):
+        message.FlyNNStrategy(min_available_nodes=4, **PLAN)
     with raises(ConfigError, field="num_rounds", got="three"):
-        message.FlyNNStrategy(classes=range(10), min_available_nodes=4, **PLAN).start(Grid(4), num_rounds="three")
+        message.FlyNNStrategy(**GIVEN).start(Grid(4), num_rounds="three")

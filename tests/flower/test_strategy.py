@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from flwr_flynn.federated.protocol import STATISTIC, Reply
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.metrics import scores
 from tests.fakes import CLASSES, HASHER, Proxy, counting, counts_of, good_res, manager, points
-from tests.federated.phases.test_evaluation import with_matrix
+from tests.federated.phases.test_evaluation import BAD, GOOD, with_matrix
 from tests.flower.networks import settings
 
 NO_PARAMETERS = Parameters([], "numpy.ndarray")
@@ -42,8 +41,7 @@ def tried(strategy: FlyNNStrategy, *results: Any) -> Any:
 
 
 def test_the_initial_parameters_are_the_model_of_no_samples(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        parameters = make().initialize_parameters(manager())
+    parameters = make().initialize_parameters(manager())
     assert decoded(parameters) == counts_of(*points(0))
     assert HASHER.fingerprint[:16] in caplog.text
 
@@ -63,23 +61,13 @@ def test_every_party_that_is_there_is_asked() -> None:
 def test_replies_are_added_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     strategy = make()
     replies = [(Proxy(str(i)), good_res(5 + i, seed=i, flynn_party=f"site {i}")) for i in range(3)]
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        parameters, _ = take(strategy, 1, *replies)
+    parameters, _ = take(strategy, 1, *replies)
     total = sum((counts_of(*points(5 + i, seed=i)) for i in range(3)), start=counts_of(*points(0)))
     assert decoded(parameters) == strategy.counts == strategy.model.counts_ == total
     assert [party.bytes for party in strategy.parties] == [sum(map(len, res.parameters.tensors)) for _, res in replies]
     for i in range(3):
         facts = (f"site {i}", str(5 + i), str(strategy.parties[i].bytes))
         assert any(all(fact in record.getMessage() for fact in facts) for record in caplog.records)
-
-
-def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = make()
-    take(strategy, 1, (Proxy("1"), good_res()), (Proxy("1"), good_res(9, seed=1)))
-    assert take(strategy, 2, (Proxy("1"), good_res(9))) == (None, {})  # nobody was asked
-    assert strategy.counts == counts_of(*points(5))
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert sum("node 1: " in line for line in told) == 1
 
 
 def test_missing_is_asked_minus_counted_with_reasons() -> None:
@@ -107,9 +95,6 @@ def eval_res(matrix: Any, n: int | None = None, own: Any = None, **metrics: Any)
     return EvaluateRes(Status(Code.OK, "Success"), float("nan"), n, metrics)
 
 
-GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
-
-
 def test_the_model_is_distributed_once_there_is_somebody_to_receive_it() -> None:
     strategy = counted(on_evaluate_config_fn=lambda server_round: {"round": server_round})
     clients = manager(*map(Proxy, "12"))
@@ -125,26 +110,17 @@ def test_the_model_is_distributed_once_there_is_somebody_to_receive_it() -> None
     assert strategy.configure_evaluate(3, NO_PARAMETERS, clients) == []
 
 
-def test_confusion_matrices_are_added_up() -> None:
-    strategy = counted()
-    loss, metrics = tried(
-        strategy, (Proxy("1"), eval_res(GOOD)), (Proxy("2"), eval_res(BAD)), (Proxy("3"), eval_res(None, 0))
-    )
+def test_figures_of_the_evaluation_are_flower_s_metrics_with_those_of_class_prior_beside_them() -> None:
+    strategy, own = counted(), [[3, 0, 0], [0, 3, 0], [0, 0, 4]]
+    replies = eval_res(GOOD, own=own), eval_res(BAD), eval_res(None, 0)
+    loss, metrics = tried(strategy, *zip(map(Proxy, "123"), replies, strict=True))
     figures = scores(np.array(GOOD) + np.array(BAD))
-    assert loss == 1 - figures["accuracy"]
+    assert loss == 1 - figures["accuracy"] == 1 - 10 / 12
     assert {name: strategy.evaluation[name] for name in figures} == figures
-    worst = {"worst_accuracy": 0.5, "best_accuracy": 0.9, "worst_party": "node 2"}
-    assert metrics == {**figures, "accuracy_std": pytest.approx(0.2), "examples": 12, **worst}
-
-
-def test_results_with_class_prior_are_beside_those_of_the_model() -> None:
-    strategy = counted()
-    own = eval_res(GOOD, own=[[3, 0, 0], [0, 3, 0], [0, 0, 4]])
-    loss, metrics = tried(strategy, (Proxy("1"), own), (Proxy("2"), eval_res(BAD)))
-    assert loss == 1 - metrics["accuracy"] == 1 - 10 / 12
-    assert metrics["class_prior_accuracy"] == 11 / 12
-    assert (metrics["class_prior_worst_accuracy"], metrics["worst_accuracy"]) == (0.5, 0.5)
     assert strategy.evaluation["class_prior"]["sent"] == 1
+    more = {"accuracy_std": pytest.approx(0.2), "worst_accuracy": 0.5, "best_accuracy": 0.9, "worst_party": "node 2"}
+    prior = {"class_prior_accuracy": 11 / 12, "class_prior_worst_accuracy": 0.5}
+    assert metrics == {**figures, **more, **prior, "examples": 12}
 
 
 @pytest.mark.parametrize("joined", [3, None, b"1234567", b"\xff" * 9, b"\x05" + bytes(7) + b"junk!"])

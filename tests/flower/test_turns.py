@@ -20,15 +20,12 @@ SPEC = HashSpec(64, 256, 6, 16, seed=1)
 
 
 class Grid(FakeGrid):
-    """A grid that notes how many are asked at a time; some nodes give no answer, or an error."""
+    """A grid that notes how many are asked at a time."""
 
-    def __init__(self, n: int, dead: int | None = None, broken: int | None = None) -> None:
-        clients = {i: FlyNNClient(X[i::n], Y[i::n], X_test=X[i::n], y_test=Y[i::n], min_examples=1) for i in range(n)}
-        nodes = {i: Node(client, fails="broken" if i == broken else None) for i, client in clients.items()}
-        super().__init__(nodes)
+    def __init__(self, n: int) -> None:
+        clients = [FlyNNClient(X[i::n], Y[i::n], X_test=X[i::n], y_test=Y[i::n], min_examples=1) for i in range(n)]
+        super().__init__(dict(enumerate(map(Node, clients))))
         self.turns: list[list[int]] = []
-        if dead is not None:
-            nodes[dead].spoil = lambda _: None
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
@@ -64,7 +61,8 @@ def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
 
 
 def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing() -> None:
-    grid = Grid(10, dead=4, broken=1)
+    grid = Grid(10)
+    grid.nodes[1].fails, grid.nodes[4].spoil = "broken", lambda _: None
     strategy = ran(grid, nodes_at_a_time=4)
     assert grid.turns[:3] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert strategy.missing == {"node 1": "failed: broken", "node 4": "no reply"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import own_share
 from flwr_flynn.app.node_config import NodeConfig
 from tests.docs.pages import blocks
@@ -33,6 +35,8 @@ psutil = pytest.importorskip("psutil")
 pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
+DIGITS = load_dataset("digits")
+PUBLIC: dict[str, Any] = {"n_features": 64, "classes": ",".join(map(str, range(10)))}  # of the digits
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = iter(range(20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)))
@@ -73,6 +77,11 @@ def replaced(text: str, places: Mapping[str, Any]) -> str:
     for place, real in places.items():
         text = text.replace(place, str(real))
     return text
+
+
+def command_of(line: str, places: Mapping[str, Any]) -> list[str]:
+    """A command of a page, with real ports and folders, and this checkout as its app."""
+    return [str(ROOT) if word == "." else word for word in shlex.split(replaced(line, places))]
 
 
 def still_alive(processes: list[Any], seconds: float) -> list[Any]:
@@ -245,6 +254,10 @@ class Deployment(Flower):
             f'[superlink.{self.superlink}]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
         )
 
+    def places(self) -> dict[str, Any]:
+        """Real ports for those of a page with three parties."""
+        return dict(zip(("29000", "29101", "29102", "29103"), (self.link, *free_ports(3)), strict=True))
+
     def start_link(self) -> None:
         """Start the SuperLink; its state is in a file, so that it is there after a second start."""
         options = ("--insecure", "--host", "127.0.0.1", "--port", str(self.link), "--isolation", "subprocess")
@@ -349,28 +362,6 @@ def theirs(flower: Flower) -> Flower:
     return flower
 
 
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "my-app"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = ["flwr"]
-
-[tool.flwr.app]
-publisher = "them"
-
-[tool.flwr.app.components]
-serverapp = "my_app.server:app"
-clientapp = "my_app.client:app"
-
-[tool.flwr.app.config]
-"""
-
-
 TASK = """
 from sklearn.datasets import load_digits
 
@@ -383,25 +374,21 @@ def load_data(context):
 """
 
 
+Change = Callable[[str], str]
 # Texts by which the blocks of an app's server and client are found on a page.
 MESSAGE_API = ("message.FlyNNStrategy(", "@app.train(")
 OLDER_API = ("LegacyContext(", "client_fn=")
 
 
-def write_app(
-    folder: Path,
-    page: str,
-    change: Callable[[str], str] = str,
-    change_client: Callable[[str], str] = str,
-    marks: tuple[str, str] = MESSAGE_API,
-) -> Path:
+def write_app(folder: Path, page: str, server: Change = str, client: Change = str, marks: Any = MESSAGE_API) -> Path:
     """The server and the client of a page of the documentation, by the marks of their API, as an app, changed."""
-    server, client = (next(block for block in blocks(page, "python") if text in block) for text in marks)
+    texts = [next(block for block in blocks(page, "python") if text in block) for text in marks]
     app = folder / "my-app"
     (app / "my_app").mkdir(parents=True)
-    (app / "pyproject.toml").write_text(PYPROJECT)
+    project = (ROOT / "tests" / "own_phase_app" / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(replaced(project, {"own_phase_app": "my_app", "own-phase-app": "my-app"}))
     (app / "my_app" / "__init__.py").touch()
     (app / "my_app" / "task.py").write_text(TASK)
-    (app / "my_app" / "server.py").write_text(change(server))
-    (app / "my_app" / "client.py").write_text(change_client(client))
+    (app / "my_app" / "server_app.py").write_text(server(texts[0]))
+    (app / "my_app" / "client_app.py").write_text(client(texts[1]))
     return app

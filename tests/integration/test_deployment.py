@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,18 +12,14 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.federated.federation_file import Federation
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Deployment, Run, free_ports, replaced, training_rows
+from .conftest import DIGITS, Deployment, Run, command_of, replaced, training_rows
 
 pytestmark = pytest.mark.integration
 
 PAGE = "docs/how_to/deploy_tls.md"
-DIGITS = load_dataset("digits")
-SPEC = {"scaling": "none", "hash_dim": 2048, "seed": 7, "n_features": 64}
-
 Federated = tuple[Deployment, list[list[list[str]]]]
 
 
@@ -34,11 +29,10 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
     flower = Deployment(tmp_path_factory.mktemp("deployment").resolve())
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
     (flower.cwd / "site1.npz").rename(flower.cwd / "site 1.npz")  # a path with a space
-    ports = zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True)
-    places = {"$PWD": flower.cwd, "site1.npz": "site 1.npz", **dict(ports)}
+    places = {"$PWD": flower.cwd, "site1.npz": "site 1.npz", **flower.places()}
     config = Path(flower.env["FLWR_HOME"]) / "config.toml"
     config.write_text(replaced(blocks(PAGE, "toml")[0], places))
-    commands = [[shlex.split(replaced(line, places)) for line in block.splitlines()] for block in blocks(PAGE, "bash")]
+    commands = [[command_of(line, places) for line in block.splitlines()] for block in blocks(PAGE, "bash")]
     try:
         flower.start("superlink", *commands[0][0])
         flower.wait_for_health(flower.link)
@@ -50,21 +44,13 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
 
 
 @pytest.mark.slow
-def test_a_party_that_refuses_is_named_with_its_reason(federation: Federated) -> None:
-    run = federation[0].run(classes="0,1,2", min_available=2, ends="finished:failed", **SPEC)
-    assert all(text in run.output for text in ("site1 (declined: y: ", "site2 (declined: y: ", "AggregationError"))
-    assert "Traceback" not in run.output
-
-
-@pytest.mark.slow
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
-    """The last test with the page's federation: its parties end."""
     flower, (first, train, join, update, leave, private) = federation
     files = [flower.cwd / name for name in ("site 1.npz", "site2.npz", "site3.npz")]
 
     def run(command: list[str], more: str = "") -> Run:
         given = f"{command[-1]} {more} output-dir={json.dumps(str(tmp_path))}"
-        return flower.finished(flower.call(*(str(ROOT) if word == "." else word for word in command[:-1]), given))
+        return flower.finished(flower.call(*command[:-1], given))
 
     def check(*sites: int) -> FlyNNClassifier:
         """The server's model has the counts of the pooled samples, and its federation these parties."""

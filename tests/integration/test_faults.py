@@ -13,24 +13,18 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan
-from flwr_flynn.app.data.datasets import load_dataset
 
-from .conftest import ROOT, Deployment, Run, config_text
+from .conftest import DIGITS, PUBLIC, ROOT, Deployment, Run, config_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DIGITS = load_dataset("digits")
 SIZES = {"hash_dim": 512, "seed": 7}
-SETTINGS = {
-    **SIZES,
-    "scaling": "none",
-    "n_features": 64,
-    "classes": ",".join(map(str, range(10))),
-    "decay": 0.5,
-    "evaluate": "false",
-    "timeout": 240,  # of a busy machine; where somebody will not answer, the tests say SOON
-}
-SOON, RUN = 60, 400
+SETTINGS = PUBLIC | SIZES | {"scaling": "none", "decay": 0.5, "evaluate": "false"}
+SETTINGS["timeout"] = 240  # of a busy machine; where somebody will not answer, the tests say SOON
+SOON, RUN, DONE = 60, 400, "finished:completed"
+
+
+During = Callable[[Path], object]
 
 
 def begin(flower: Deployment, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
@@ -40,13 +34,7 @@ def begin(flower: Deployment, output: Path, name: str = "run", **settings: Any) 
     return flower.background(output.parent / f"{name}.log", *command)
 
 
-def run_through(
-    flower: Deployment,
-    output: Path,
-    during: Callable[[Path], object] = lambda _: None,
-    ends: str = "finished:completed",
-    **settings: Any,
-) -> Run:
+def run_through(flower: Deployment, output: Path, during: During = str, ends: str = DONE, **settings: Any) -> Run:
     """A run to its end, and what is done in the meantime."""
     process = begin(flower, output, **settings)
     log = output.parent / "run.log"
@@ -91,7 +79,7 @@ def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> 
     assert theirs.counts_.n_per_class.tolist() == pooled(0, 1, 2).n_per_class.tolist()
 
 
-def test_a_superlink_that_starts_again_leaves_no_half_of_a_model_and_a_party_killed_after_its_answer_counts(
+def test_a_restart_leaves_no_half_a_model_and_who_is_killed_later_counts(
     federation: Deployment, tmp_path: Path
 ) -> None:
     federation.send("site2", signal.SIGSTOP)
@@ -112,9 +100,7 @@ def test_a_superlink_that_starts_again_leaves_no_half_of_a_model_and_a_party_kil
     assert not (tmp_path / "cut" / "model.npz").exists()
 
 
-def test_a_party_that_never_answers_costs_the_timeout_and_one_killed_during_the_counting_ends_a_run_of_too_few(
-    federation: Deployment, tmp_path: Path
-) -> None:
+def test_silence_costs_the_timeout_and_a_death_ends_a_run_of_too_few(federation: Deployment, tmp_path: Path) -> None:
     """Before it one was killed, of which Flower may or may not have noticed yet that it is dead."""
     federation.send("site1", signal.SIGSTOP)
     start = time.monotonic()

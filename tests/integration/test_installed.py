@@ -33,9 +33,7 @@ def test_the_app_for_the_hub_is_bundled_whole(theirs: Flower) -> None:
     assert packed.read("LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
-def test_a_run_installs_the_wheel_and_the_list_of_versions_names_no_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_installs_the_wheel_and_versions_name_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Flower, "installed", None)  # Flower unpacks the app by itself
     flower = Flower(tmp_path.resolve() / "flower")
     del flower.env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]

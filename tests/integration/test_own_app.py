@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
+from sklearn.datasets import load_digits
 
-from flwr_flynn import FlyNNClassifier
+from flwr_flynn import ClassCounts, FlyNNClassifier
 
 from .conftest import MESSAGE_API, OLDER_API, ROOT, Flower, write_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+PAGE = "docs/how_to/own_app.md"
+X, Y = load_digits(return_X_y=True)
+
 
 @pytest.mark.parametrize(
-    ("page", "marks", "counted"), [("README.md", MESSAGE_API, 1797 - 10), ("docs/how_to/own_app.md", OLDER_API, 1797)]
+    ("page", "marks", "n_held_out"), [("README.md", MESSAGE_API, 10), (PAGE, MESSAGE_API, 0), (PAGE, OLDER_API, 0)]
 )
-def test_the_app_of_a_page_counts_every_sample(
-    page: str, marks: tuple[str, str], counted: int, theirs: Flower, tmp_path: Path
+def test_the_app_of_a_page_has_the_pooled_counts(
+    page: str, marks: tuple[str, str], n_held_out: int, theirs: Flower, tmp_path: Path
 ) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     theirs.run(write_app(tmp_path, page, marks=marks), nodes=2)
     members = FlyNNClassifier.load(theirs.cwd / "model.npz").model_.members
-    assert {member.counts.n_examples for member in members} == {counted}
+    pooled = [ClassCounts.from_data(member.hash, X[n_held_out:], Y[n_held_out:], 10) for member in members]
+    assert [member.counts for member in members] == pooled
 
 
-def test_the_bundle_holds_the_whole_package(theirs: Flower) -> None:
-    output = theirs.call("flwr", "build", "--app", str(ROOT))
-    (bundle,) = theirs.cwd.glob("*.fab")
-    packed = {name for name in zipfile.ZipFile(bundle).namelist() if name.startswith("flwr_flynn/")}
-    assert packed == {path.relative_to(ROOT).as_posix() for path in (ROOT / "flwr_flynn").rglob("*.py")}, output
+def test_the_bundle_holds_the_whole_package() -> None:
+    assert Flower.installed is not None
+    modules = {path.relative_to(ROOT) for path in (ROOT / "flwr_flynn").rglob("*.py")}
+    assert {path.relative_to(Flower.installed) for path in (Flower.installed / "flwr_flynn").rglob("*.py")} == modules

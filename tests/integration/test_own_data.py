@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from tests.docs.pages import all_blocks, blocks
 
-from .conftest import ROOT, Deployment, free_ports, replaced
+from .conftest import Deployment, command_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -25,15 +24,10 @@ def test_three_hospitals_as_they_are(deployment: Callable[..., Deployment]) -> N
     (trial,), processes, (train,), use = (block.splitlines() for block in blocks(PAGE, "bash"))
     flower.shell(trial)
     assert Path(flower.cwd, "tried", "report.html").exists()
-    ports = dict(zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True))
-
-    def real(line: str) -> list[str]:
-        return shlex.split(replaced(line, ports))
-
+    places = flower.places()
     for name, line in zip(("hospital1", "hospital2", "hospital3"), processes[1:], strict=True):
-        flower.start(name, *real(line))
-    command = [str(ROOT) if word == "." else word for word in real(train)]
-    done = flower.finished(flower.call(*command))
+        flower.start(name, *command_of(line, places))
+    done = flower.finished(flower.call(*command_of(train, places)))
     assert done.row("parties counted") == "3 of 3"
     assert done.row("columns") == "2 number, 1 category, 1 date; 1 with gaps; learned from the parties"
     assert float(done.row("accuracy").split()[0]) > 0.75

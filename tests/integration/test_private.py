@@ -12,17 +12,16 @@ import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import held_out, load_dataset
+from flwr_flynn.app.data.datasets import held_out
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 
-from .conftest import Deployment, Flower
+from .conftest import DIGITS, PUBLIC, Deployment, Flower
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-DIGITS = load_dataset("digits")
 SMALL = {"hash_dim": 512, "center": "8", "seed": 7}
 
 
@@ -68,12 +67,7 @@ def test_parties_spend_no_more_than_their_policies_allow(deployment: Callable[..
         places = {"state_path": str(tmp_path / f"state{i}"), "model_path": str(tmp_path / f"model{i}.npz")}
         parties[f"site{i}"] = {"data": (X[i::2], DIGITS.y[i::2]), "max_epsilon": 1.0, "max_delta": 1e-4, **places}
     federation = deployment(parties)
-    public: dict[str, Any] = {
-        "n_features": 64,
-        "n_examples": 1800,
-        "classes": ",".join(map(str, range(10))),
-        "min_available": 2,
-    }
+    public = PUBLIC | {"n_examples": 1800, "min_available": 2}
     first = federation.run(epsilon=0.75, delta=1e-5, **public, **SMALL)
     assert first.row("parties counted") == "2 of 2"
     assert first.row("evaluation") == "none: parties send no results"

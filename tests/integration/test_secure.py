@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flwr_flynn.app.data.datasets import load_dataset
-
-from .conftest import Deployment, Flower, training_rows
+from .conftest import DIGITS, PUBLIC, Deployment, Flower, training_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
-DIGITS = load_dataset("digits")
-
-
-def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
-    small = {"hash_dim": 1024, "min_examples": 1, "gram": 64, "seed": 7}
-    plain = flower.run(nodes=4, **small)
-    secret = flower.run(nodes=4, secure=True, max_examples=2000, **small)
-    for run in (plain, secret):
-        assert (run.row("equal"), run.row("whole model equal")) == ("yes", "yes")
-    for what in ("SHA-256 of the counts", "SHA-256 of the model", "leave-one-out", "accuracy"):
-        assert secret.row(what) == plain.row(what)
-    assert "Secure aggregation completed" in secret.output
 
 
 def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
@@ -45,8 +30,7 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
 def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., Deployment]) -> None:
     parties = {f"site{i}": {"data": (DIGITS.X[i::3], DIGITS.y[i::3]), "secure": i == 2} for i in range(3)}
     flower = deployment(parties)
-    public: dict[str, Any] = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3}
-    public |= {"secure": True, "evaluate": "false", "decay": "0.8", **SMALL}
+    public = PUBLIC | SMALL | {"min_available": 3, "secure": True, "evaluate": "false", "decay": "0.8"}
     large = flower.run(max_examples=20, ends="finished:failed", **public)
     (line,) = {line for line in large.output.splitlines() if line.startswith("FAILED: ")}
     assert "max-examples" in line

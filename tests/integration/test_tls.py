@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import socket
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Flower, free_ports, replaced
+from .conftest import Flower, command_of, free_ports, replaced
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -41,19 +40,16 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
     link, *ports = free_ports(5)
     places = {"29000": link, "/srv/flowers": folder} | {f"2910{i + 1}": port for i, port in enumerate(ports)}
 
-    def real(text: str) -> str:
-        return replaced(text, places)
-
-    files, certificates, keys, superlink, register, supernodes, run = map(real, blocks(PAGE, "sh"))
-    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
-    command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
+    *scripts, superlink, register, supernodes, run = blocks(PAGE, "sh")
+    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(replaced(blocks(PAGE, "toml")[1], places))
+    command = command_of(run, places)
     try:
-        for script in (files, certificates, keys):
-            flower.shell(script)
-        flower.start("superlink", *shlex.split(superlink))
+        for script in scripts:
+            flower.shell(replaced(script, places))
+        flower.start("superlink", *command_of(superlink, places))
         flower.wait_for_health(link, ca=folder / "ca.crt")
-        flower.shell(register)
-        nodes = [shlex.split(line) for line in supernodes.splitlines()]
+        flower.shell(replaced(register, places))
+        nodes = [command_of(line, places) for line in supernodes.splitlines()]
         for site, node in zip(SITES, nodes, strict=True):
             flower.start(site, *node)
         # Somebody who has the certificate, and a key that was not admitted.

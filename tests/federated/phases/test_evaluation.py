@@ -18,7 +18,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, UNKEPT, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -31,7 +31,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.fakes import evaluation_of
 from tests.federated.registry import CASES
-from tests.federated.runs import GRID, LABELS, NAMES, Exchange, X, Y, exchange, in_process, options_for, replied, shares
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
 from tests.raising import raises
 
 RUN = RunSpec(GRID[0], NAMES)
@@ -73,9 +73,6 @@ def test_a_party_that_tries_nothing_takes_the_model_and_tells_nothing(held_out: 
     assert len(received) == 1
 
 
-ARRAYS = REQUEST.arrays()
-
-
 def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept() -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(REQUEST, party_of(X, LABELS, X[:, :3], LABELS, on_model=received.append))
@@ -109,15 +106,8 @@ def with_matrices(reply: Reply, shared: Any, own: Any) -> Reply:
     return replace(reply, tensors=[], n_examples=0) if shared is None else with_matrix(reply, shared, own=own)
 
 
-def counted() -> Exchange:
-    """A run whose evaluation is due."""
-    steps = exchange(GRID[0], decay=0.5)
-    steps.step(TRAIN)
-    return steps
-
-
 def test_confusion_matrices_of_both_models_are_added_up() -> None:
-    steps = counted()
+    steps = exchange(GRID[0], decay=0.5).until("evaluation")
     shared, own = [[3, 0, 0], [1, 2, 1], [0, 0, 3]], [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
     matrices = {"0": (shared, own), "1": (BAD, None)}  # the party that sent one matrix has the shared model
     taken = steps.step(EVALUATE, spoil=lambda reply: with_matrices(reply, *matrices.get(reply.cid, (None, None))))
@@ -134,7 +124,7 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
 
 
 def test_an_evaluation_without_samples_reports_nothing() -> None:
-    steps = counted()
+    steps = exchange(GRID[0], decay=0.5).until("evaluation")
     steps.step(EVALUATE, spoil=lambda reply: with_matrices(reply, None, None))
     evaluation = steps.run.state.results["evaluation"]
     assert (evaluation.figures, steps.run.state.absent("evaluation")) == (None, {})
@@ -149,7 +139,7 @@ def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
 
 
 def test_who_could_not_keep_the_model_is_told() -> None:
-    steps = counted()
+    steps = exchange(GRID[0], decay=0.5).until("evaluation")
     said = {"0": "disk\nfull", "1": 7}
 
     def spoil(reply: Reply) -> Reply:
@@ -200,24 +190,15 @@ NOISY = evaluation_of(
 )
 
 
+HIDDEN: list[Any] = [(NOISY, "", False), (NOISY, "budget", False), (REQUEST, "budget", False)]
+HIDDEN += [(REQUEST, "secure", True), (SECURE, "secure", True), (SECURE, "", True)]  # it stays at home
+POLICY = Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"])
+
+
 @pytest.mark.parametrize("tries", [True, False])
-@pytest.mark.parametrize(
-    ("request_", "options", "has_prior"),
-    [
-        (NOISY, {}, False),
-        (NOISY, {"budget": True}, False),
-        (REQUEST, {"budget": True}, False),
-        (REQUEST, {"secure": True}, True),  # stays at home
-        (SECURE, {"secure": True}, True),
-        (SECURE, {}, True),
-    ],
-    ids=["noisy", "noisy, budget", "budget", "secure party", "secure", "secure run"],
-)
-def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(
-    request_: Any, options: dict[str, Any], has_prior: bool, tries: bool, tmp_path: Path
-) -> None:
-    if "budget" in options:
-        options = {"budget": Budget(tmp_path, Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))}
+@pytest.mark.parametrize(("request_", "own", "has_prior"), HIDDEN)
+def test_class_prior_is_hidden(request_: Any, own: str, has_prior: bool, tries: bool, tmp_path: Path) -> None:
+    options = {"": {}, "secure": {"secure": True}, "budget": {"budget": Budget(tmp_path, POLICY)}}[own]
     received: list[FlyNNClassifier] = []
     party = party_of(*skewed(), X, LABELS, on_model=received.append, evaluates=True, **options)
     reply = replied(replace(request_, tries=tries), party)

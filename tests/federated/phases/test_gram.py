@@ -15,7 +15,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
-from flwr_flynn.federated.phases.gram import GRAM, GramRequest
+from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
@@ -36,10 +36,12 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
+    digest,
     exchange,
     in_process,
     options_for,
     replied,
+    saved_of,
     shares,
 )
 from tests.memory import traced
@@ -59,21 +61,13 @@ def options(spec: Any = SPEC, **changes: Any) -> dict[str, Any]:
 
 def counted(how: str = "iid") -> Exchange:
     """A run whose next phase is "gram"."""
-    steps = exchange(how=how, **{name: value for name, value in options().items() if name[:3] not in ("cla", "min")})
-    steps.step(TRAIN)
-    assert steps.run.due is GRAM
-    return steps
-
-
-def digest(run: Run) -> str:
-    return run.model.model_.sha256()
+    return exchange(SPEC, how, gram=ROWS, decay=0.5).until("gram")
 
 
 def scored_by(rows: Any, sizes: Any = None) -> str:
     """SHA-256 of the scores from the samples of these rows, with the class weights of samples of these sizes."""
     weights = class_weights(np.bincount(Y[rows]) if sizes is None else sizes)
     scoring = GramMatrix.from_data(OWN, weights, X[rows], Y[rows]).scoring(OWN, weights)
-    assert scoring is not None
     return scoring.sha256()
 
 
@@ -241,14 +235,9 @@ def resumed(saved: Federation, purpose: str = "resume", **changes: Any) -> Run:
     return Run(RunOptions(**options(saved.run_spec.specs, federation=saved, purpose=purpose, **changes)))
 
 
-def kept(run: Run, path: Path) -> Federation:
-    run.federation("1").save(path)
-    return Federation.load(path)
-
-
 def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> None:
     steps = counted()
-    steps.run = resumed(kept(steps.run, tmp_path / "f.npz"), gram=0)
+    steps.run = resumed(saved_of(steps.run, tmp_path / "f.npz"), gram=0)
     assert [each.name for each in steps.run.phases] == ["evaluation"]
     assert digest(steps.rounds(1)) == PLAIN
 
@@ -258,7 +247,7 @@ def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, asked: list[
     while stopped.run.due is not None:
         stopped.step(DUE)
         if stopped.run.due is None or stopped.run.due.name != "counts":  # before those there is no file
-            files.append(kept(stopped.run, tmp_path / "f.npz"))
+            files.append(saved_of(stopped.run, tmp_path / "f.npz"))
     assert stopped.run.model.model_.gram is not None
     assert [saved.is_thorough for saved in files] == [True] * 4
     for saved in files:

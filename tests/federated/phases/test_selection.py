@@ -79,13 +79,11 @@ def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
 # ---- the result
 
 
-def test_without_replies_it_is_the_first_candidate() -> None:
-    selection = select(REQUEST.candidates, None, 0, 4)
-    assert selection.choices == (Choice(0, 0, 1.0),)
-    assert selection.scorings == REQUEST.candidates[0][:1]
-    assert (selection.accuracies, selection.accuracy, selection.examples) == ((), None, 0)
+def test_of_no_samples_it_is_the_first_candidate() -> None:
     nothing = statistic_of(REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0)))
-    assert select(REQUEST.candidates, nothing, 1, 4).accuracies == ()
+    for selection in (select(REQUEST.candidates, None, 0, 4), select(REQUEST.candidates, nothing, 1, 4)):
+        assert (selection.choices, selection.scorings) == ((Choice(0, 0, 1.0),), REQUEST.candidates[0][:1])
+        assert (selection.accuracies, selection.accuracy, selection.examples) == ((), None, 0)
 
 
 def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
