@@ -184,19 +184,21 @@ def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
 # -------- types
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"crp": [1.2, 3.4] * 50, "smoker": [True, False] * 50},
-        {"crp": pd.array([1.2, 3.4] * 50, "Float64"), "n": pd.array([1, 2] * 50, "Int64"), "x": [0.5, 1.0] * 50},
-        {"crp": [Decimal("1.2"), Decimal("3.4")] * 50, "n": np.array([1, 2] * 50, object)},
-        {"flag": np.array([True, False] * 50, object), "crp": [1.2, 3.4] * 50},
-        {"stay": pd.to_timedelta([1, 2] * 50, "D"), "crp": [0.5, 0.7] * 50},
-        {"ward": pd.Categorical(["a", "b"] * 50), "crp": [0.5, 0.7] * 50},
-        pd.DataFrame({"n": [1, 2] * 50, "flag": [True, False] * 50}).convert_dtypes(),
-    ],
-    ids=["bool", "nullable", "decimal", "object bool", "timedelta", "categorical", "converted"],
-)
+TYPES: dict[str, Any] = {
+    "bool": [True, False] * 50,
+    "nullable float": pd.array([1.2, 3.4] * 50, "Float64"),
+    "nullable integer": pd.array([1, 2] * 50, "Int64"),
+    "decimal": [Decimal("1.2"), Decimal("3.4")] * 50,
+    "object": np.array([1, 2] * 50, object),
+    "object bool": np.array([True, False] * 50, object),
+    "timedelta": pd.to_timedelta([1, 2] * 50, "D"),
+    "categorical": pd.Categorical(["a", "b"] * 50),
+    "converted": pd.Series([1, 2] * 50).convert_dtypes(),
+    "converted bool": pd.Series([True, False] * 50).convert_dtypes(),
+}
+
+
+@pytest.mark.parametrize("columns", [{"own": TYPES[name], "crp": [0.5] * 100} for name in TYPES], ids=TYPES)
 def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
     X, y = pd.DataFrame(columns), np.array(["no", "yes"] * 50)
     assert FlyNNClassifier(effort="quick").fit(X, y).score(X, y) == 1.0

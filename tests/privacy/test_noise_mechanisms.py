@@ -349,14 +349,12 @@ def test_nothing_may_be_missing_from_a_description(missing):
 HUGE = {"hash_nnz": 2**31 - 1, "n_classes": 1}
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "got"),
-    [
-        (LaplaceCounts(0.001, **HUGE, records_per_person=10**6), "0.001"),
-        (GaussianCounts(0.001, 1e-5, **HUGE), "one with sigma 9.45e+07"),
-    ],
-)
-def test_noise_that_no_sampler_draws_is_refused(mechanism, got):
+WIDE = {"0.001": LaplaceCounts(0.001, **HUGE, records_per_person=10**6)}
+WIDE |= {"one with sigma 9.45e+07": GaussianCounts(0.001, 1e-5, **HUGE)}
+
+
+@pytest.mark.parametrize(("got", "mechanism"), WIDE.items())
+def test_noise_that_no_sampler_draws_is_refused(got, mechanism):
     with raises(ConfigError, field="epsilon", got=got):
         mechanism.release(counts(np.zeros((1, 3), int), hash_nnz=2**31 - 1))
 
@@ -374,17 +372,17 @@ def test_a_missing_extra_is_named(monkeypatch):
         LaplaceCounts(1.0, **SHAPE).release(counts([[1] * 4, [0] * 4]))
 
 
-@pytest.mark.parametrize(
-    ("delta", "figures", "n_parties", "more", "hash_dim", "hash_nnz"),
-    [  # figures: features, samples, classes
-        (1e-5, (64, 1444, 10), 10, {}, 512, 51),
-        (1e-5, (784, 60000, 10), 2, {}, 2**14, None),
-        (0.0, (64, 1444, 10), 10, {}, 64, None),
-        (0.0, (30, 10000, 2), 2, {}, 2000, 24),
-        (0.0, (30, 10000, 2), 2, {"neighbours": "replace-one"}, 1000, None),
-        (0.0, (30, 10000, 2), 2, {"hash_dim": 64, "hash_nnz": 5}, 64, 5),
-    ],
-)
+SIZES = [  # delta; features, samples, classes; parties; further settings; m and rho
+    (1e-5, (64, 1444, 10), 10, {}, 512, 51),
+    (1e-5, (784, 60000, 10), 2, {}, 2**14, None),
+    (0.0, (64, 1444, 10), 10, {}, 64, None),
+    (0.0, (30, 10000, 2), 2, {}, 2000, 24),
+    (0.0, (30, 10000, 2), 2, {"neighbours": "replace-one"}, 1000, None),
+    (0.0, (30, 10000, 2), 2, {"hash_dim": 64, "hash_nnz": 5}, 64, 5),
+]
+
+
+@pytest.mark.parametrize(("delta", "figures", "n_parties", "more", "hash_dim", "hash_nnz"), SIZES)
 def test_sizes_of_private_counts(delta, figures, n_parties, more, hash_dim, hash_nnz):
     spec = privacy.suggest_spec(1.0, delta, *figures, n_parties, seed=3, **more)
     assert (spec.seed, spec.hash_dim) == (3, hash_dim)
