@@ -55,8 +55,6 @@ def drawn(epsilon: float = 1.0) -> dict[str, Any]:
 
 
 TOTAL = counts_of(*points(60))
-TWO_WAYS = (("1", "1.0"), ("True", "1"), ("a", "nan"))  # to read one label
-OF_TWO = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
 SHARE = asking(SHARED, BOUND)
 SELECTING = config_of(SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),)))
 TRYING, KEEPING = (
@@ -186,7 +184,6 @@ REFUSALS = {
     "memory": with_spec(noisy(), hash_dim=2000000),
     "share": SHARE,
     "phase": noisy() | {PHASE: "none of ours"},
-    **{str(classes): counting(RunSpec(SPEC, classes, OF_TWO)) for classes in TWO_WAYS},
 }
 """Requests that a party refuses whatever its records are; of exact figures `test_laws` has others."""
 LOADS = pytest.mark.parametrize("loads", [False, True])
@@ -200,6 +197,14 @@ def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_pat
     assert arrays == []
     assert "failed" not in str(metrics[REFUSED]), metrics
     assert budget(tmp_path).spent() == (1.0, 0.0)  # of the first answer alone
+
+
+@pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), ("a", "nan")])
+def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(classes: Any, tmp_path: Path) -> None:
+    mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
+    metrics = untouchable(tmp_path).fit([], counting(RunSpec(SPEC, classes, mechanism)))[2]
+    assert str(metrics[REFUSED]).startswith("classes: expected ")
+    assert budget(tmp_path).spent() == (0.0, 0.0)
 
 
 @LOADS

@@ -18,7 +18,7 @@ from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, Run
@@ -100,16 +100,20 @@ def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
     return reply_of(cid, answer)
 
 
-def refusal(request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None) -> str:
-    """The reason of a party that refuses a request with other config entries (None: none such) or other arrays."""
-    config = config_of(request) | dict(entries)
-    config = {name: value for name, value in config.items() if value is not None}
-    answer = party.answer(config, request.arrays() if arrays is None else arrays)
+def declined(answer: Answer) -> str:
+    """The reason of an answer that is a refusal, and nothing else."""
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
     assert (answer.arrays, answer.n_examples) == ([], 0)
     reason = str(answer.metrics[REFUSED])
     assert len(reason) < 500
     return reason
+
+
+def refusal(request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None) -> str:
+    """The reason of a party that refuses a request with other config entries (None: none such) or other arrays."""
+    config = config_of(request) | dict(entries)
+    config = {name: value for name, value in config.items() if value is not None}
+    return declined(party.answer(config, request.arrays() if arrays is None else arrays))
 
 
 def statistic_of(request: Request[Any], party: Party, member: Member | None = None) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,13 +14,15 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.run import Run
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
     GRID,
     LABELS,
+    NAMES,
     TRAINING,
     Exchange,
     X,
@@ -79,6 +81,24 @@ def test_a_party_decides_by_its_own_options_and_data() -> None:
     for party in (party_of(X[:, :3], LABELS), party_of(-X, LABELS), party_of(X, LABELS, secure=True)):
         assert replied(request, party).metrics.keys() == {"flynn-refused"}
     assert replied(replace(request, n_bins=1001), party_of(X, LABELS)).metrics.keys() == {"flynn-refused"}
+
+
+@register
+@dataclass(frozen=True)
+class LaterRequest(HistogramRequest):
+    """The same over the other channel."""
+
+    phase: ClassVar[str] = "later"
+    channel: ClassVar[str] = EVALUATE
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_it_may_go_over_the_other_channel(driver: str) -> None:
+    phase = replace(HISTOGRAM, channel=EVALUATE, request=lambda *_: LaterRequest(4, NAMES, 20))
+    counting, *rest = phases_of(RunOptions(**options_for(GRID)))
+    run = DRIVERS[driver]({**options_for(GRID), "phases": (counting, phase, *rest)}, shares())
+    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
+    assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
 
 
 def test_phases_need_names_of_their_own_and_one_that_counts() -> None:

@@ -207,11 +207,11 @@ def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(b
     assert run.traffic["counts"].up == good.n_bytes
 
 
-@pytest.mark.parametrize(
-    "again",
-    [reply("a", cid="555"), reply("other", cid="97"), renamed(reply("zed", cid="556"), "key-556")],
-    ids=["party-id", "node", "key"],
-)
+AGAIN = {"party-id": reply("a", cid="555"), "node": reply("other", cid="97")}
+AGAIN["key"] = renamed(reply("zed", cid="556"), "key-556")
+
+
+@pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
 def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
     keys = {"97": "a" * 64, "key-556": "a" * 64}
     identify = lambda cid: keys.get(cid, "")  # noqa: E731

@@ -206,11 +206,10 @@ VALUES |= st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308,
 WAVES, CODES = {"n_waves": 4, "wave_frequency": 0.25}, {"edges": [[0.0, 1.0, 2.0]] * 4, "coding": "bumps", "n_codes": 2}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"signed": True}, {"scale": (2.0, 1e-3, 1.0, 1e30)}, {"center": (1.0, -1e37, 0.0, 5.0)}, WAVES, CODES],
-    ids=str,
-)
+KINDS = [{}, {"signed": True}, {"scale": (2.0, 1e-3, 1.0, 1e30)}, {"center": (1.0, -1e37, 0.0, 5.0)}, WAVES, CODES]
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
 @given(st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6))
 def test_a_sample_that_fits_decides_for_itself_alone(changes: dict[str, Any], rows: list[list[float]]) -> None:
     sizes = {"n_features": 4, "hash_dim": 16, "row_nnz": 2, "hash_nnz": 3, "seed": 1}

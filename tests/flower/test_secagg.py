@@ -48,10 +48,7 @@ Spoil = Callable[[int, str, Any], object]
 
 
 def an_app(client: Client) -> ClientApp:
-    def client_fn(context: Context) -> Client:
-        return client
-
-    return ClientApp(client_fn=client_fn, mods=[secagg.mod])
+    return ClientApp(client_fn=lambda context: client, mods=[secagg.mod])
 
 
 class Wire:

@@ -10,11 +10,10 @@ from flwr.app import Message
 
 from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
-from flwr_flynn.model.candidates import HashPlan
-from tests.flower.test_turns import Grid, Y, ran
+from tests.flower.test_turns import AUTO, Grid, ran
 from tests.raising import raises
 
-PLAN: dict[str, Any] = {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto", "min_parties": 4}
+PLAN: dict[str, Any] = {**AUTO, "min_parties": 4}
 GIVEN, OPTIONS = {"classes": range(10), "min_available_nodes": 4, **PLAN}, "options of the strategy"
 
 

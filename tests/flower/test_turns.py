@@ -44,9 +44,10 @@ def ran(grid: Grid, **options: Any) -> message.FlyNNStrategy:
     return strategy
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto"}], ids=["one", "auto"]
-)
+AUTO = {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto"}
+
+
+@pytest.mark.parametrize("options", [{}, AUTO], ids=["one", "auto"])
 def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
     at_once = Grid(6)
     whole = ran(at_once, **options)

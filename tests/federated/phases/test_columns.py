@@ -99,9 +99,7 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(is_floor
 # ---- hostile replies
 
 
-@pytest.mark.parametrize(
-    ("n_features", "n", "gaps"), [(2**20, 1, np.full(2**20, 2**43)), (1, 2**53, [5])], ids=["wrap around", "no room"]
-)
+@pytest.mark.parametrize(("n_features", "n", "gaps"), [(2**20, 1, np.full(2**20, 2**43)), (1, 2**53, [5])])
 def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(n_features: int, n: int, gaps: Any) -> None:
     request = ColumnsRequest(n_features, NAMES)
     assert request.capacity // 1024 < 2**53

@@ -170,11 +170,11 @@ def skewed() -> tuple[Any, Any]:
     return X[rows], LABELS[rows]
 
 
-@pytest.mark.parametrize(
-    ("own", "options"),
-    [((X[:0], LABELS[:0]), {}), ((skewed()[0][:, :3], skewed()[1]), {}), (skewed(), {"class_prior": False})],
-    ids=["no samples", "of another form", "not wanted"],
-)
+OF_FEW = skewed()
+WITHOUT: list[Any] = [((X[:0], LABELS[:0]), {}), ((OF_FEW[0][:, :3], OF_FEW[1]), {}), (OF_FEW, {"class_prior": False})]
+
+
+@pytest.mark.parametrize(("own", "options"), WITHOUT, ids=["no samples", "of another form", "not wanted"])
 def test_a_party_without_a_prior_keeps_the_shared_model(own: Any, options: dict[str, Any]) -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(REQUEST, party_of(*own, X, LABELS, on_model=received.append, **options))
