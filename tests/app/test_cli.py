@@ -26,8 +26,8 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema, to_toml
 from tests.app.data.files import written
 from tests.app.report.example import metrics
-from tests.app.snapshots import assert_on_record
 from tests.docs.pages import ROOT, blocks, text_of
+from tests.snapshots import assert_on_record
 
 OWN: dict[str, list[str]] = {
     "age": [str(20 + i % 50) if i % 9 else "" for i in range(90)],

@@ -29,8 +29,8 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
 from tests.app.data.files import written
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
+from tests.snapshots import assert_refused_as_on_record
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
 NAMES = tuple(f"x{i}" for i in range(64))

@@ -37,8 +37,8 @@ from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
 from tests.app.data.files import ENDINGS, node, table_of, written
 from tests.app.data.private import private_share
-from tests.app.snapshots import assert_on_record
 from tests.raising import raises
+from tests.snapshots import assert_on_record
 
 pd = pytest.importorskip("pandas")
 RAW = Path(__file__).parents[3] / "shared" / "data" / "raw"

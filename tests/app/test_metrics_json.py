@@ -17,8 +17,8 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.hashing.spec import HashSpec
 from tests.app.report.example import FOLDER, KNOWN, REPORT
-from tests.app.snapshots import assert_on_record
 from tests.fakes import CLASSES, Proxy, manager, points
+from tests.snapshots import assert_on_record
 
 
 def test_the_tables_of_reports_are_those_on_record():

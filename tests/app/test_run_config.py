@@ -16,9 +16,9 @@ from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.app.test_settings_parser import Example
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 
 ROOT = Path(__file__).parents[2]
 

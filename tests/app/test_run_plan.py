@@ -22,9 +22,9 @@ from flwr_flynn.app.run_plan import RunPlan, check_memory, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, Mechanism
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.fakes import SPEC, FakeGrid
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 
 DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
 

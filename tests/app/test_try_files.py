@@ -21,8 +21,8 @@ from flwr_flynn.app.data.own_file import encoded_share
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.samples import codes_of
 from flwr_flynn.model.model import counts_sha256
-from tests.app.snapshots import assert_on_record, assert_refused_as_on_record
 from tests.docs.pages import text_of
+from tests.snapshots import assert_on_record, assert_refused_as_on_record
 
 COLUMNS = ("age", "pressure", "sex", "ward", "outcome")
 QUICK = ("--label", "outcome", "--set", "effort=quick")

@@ -11,8 +11,8 @@ from hypothesis import given
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import SpecError
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 from tests.strategies import coded_specs, specs
 
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)

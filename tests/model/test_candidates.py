@@ -14,8 +14,8 @@ from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.model.candidates import candidate_scorings, gram_rows, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.scoring import ScoringRule
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 from tests.strategies import counted, hashes
 
 X, Y = load_iris(return_X_y=True)

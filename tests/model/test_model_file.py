@@ -22,11 +22,11 @@ from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.memory import traced
 from tests.model.forgery import put, rewrite, set_to, wrong_arrays
 from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 
 CODED = HashSpec(5, 40, 3, 4, seed=9, signed=True, coding="steps", n_codes=4, edges=((-1.0, 0.5),) * 5)
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))

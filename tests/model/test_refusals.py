@@ -17,8 +17,8 @@ from flwr_flynn.model.counts import Release
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule, class_novelty, class_scores
 from flwr_flynn.model.selection import left_out_scores
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.model.samples import LABELS, SPEC, X, Y
+from tests.snapshots import assert_refused_as_on_record
 
 HASHER = FlyHash(HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True))
 ACTIVE, HALF = HASHER.active(np.eye(3)), ScoringRule("balanced", 0.5)

@@ -32,10 +32,10 @@ from flwr_flynn.privacy.accounting import rounded_up, shown_bound
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.mechanism import OpenDPNoise, SeededNoise
 from tests import audit
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.fakes import HASHER
 from tests.privacy.distributions import gaussian_pmf, laplace_pmf
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 
 FINGERPRINT = 64 * "0"
 RUNS, FEW = 20000, 5000  # of an audit, at least; where fewer show enough

@@ -27,10 +27,10 @@ from simulations.baselines import CENTRALISED, Settings
 from simulations.data import folded, load
 from simulations.lean import lean_count, lean_matrix, lean_rows
 from simulations.methods import FLYNN
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
 from tests.simulations.tables import read, run_again, shown
+from tests.snapshots import assert_refused_as_on_record
 
 
 def test_the_lean_baseline_counts_what_we_count_where_nothing_ties():

@@ -17,8 +17,8 @@ from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
 from flwr_flynn.tables.table import as_level
-from tests.app.snapshots import assert_refused_as_on_record
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
 OTHERS = ("ja", "1", 'a "quoted" one', "a.b = c", "\U0001f600\u00e4")

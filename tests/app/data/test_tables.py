@@ -31,9 +31,9 @@ from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
 from tests.app.data.files import ENDINGS, READERS, node, table_of, written
 from tests.app.data.private import private_share
-from tests.app.snapshots import assert_on_record
 from tests.memory import traced
 from tests.raising import raises
+from tests.snapshots import assert_on_record
 
 pd = pytest.importorskip("pandas")
 

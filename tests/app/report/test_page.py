@@ -18,7 +18,7 @@ from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.markup import tag
 from flwr_flynn.app.report.page import page
 from tests.app.report.example import FOLDER, REPORT, metrics
-from tests.app.snapshots import assert_on_record
+from tests.snapshots import assert_on_record
 
 LOADING = {"src", "srcset", "data", "poster", "action", "formaction", "background", "cite", "ping"}
 HOSTILE = (
