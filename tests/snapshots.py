@@ -22,7 +22,8 @@ def assert_on_record(path: Path, text: str) -> None:
 def assert_refused_as_on_record(path: Path, takes: Mapping[str, Callable[[Any], object]]) -> None:
     """Give each value of a record to the function of its kind, and require the error on record.
 
-    A line is `kind value -> type of the error, and its field`; the value is JSON. A function may return its own text.
+    A line is `kind value -> type of the error, and its field`; the value is JSON. A function may return its own text;
+    what else it returns was taken, which no record may say.
     """
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -30,8 +31,9 @@ def assert_refused_as_on_record(path: Path, takes: Mapping[str, Callable[[Any], 
         kind, _, value = case.partition(" ")
         try:
             told = takes[kind](json.loads(value))
-            told = told if isinstance(told, str) else "taken"
+            assert isinstance(told, str), f"taken: {case}"
         except FlyNNError as error:
             told = f"{type(error).__name__} {error.field}"
         lines.append(f"{case} -> {told}\n")
+    assert {line.partition(" ")[0] for line in lines} == takes.keys()
     assert_on_record(path, "".join(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -24,6 +25,11 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     # The package's own names are imported when they are first used; a module needs no import of its own package.
     found = {name: {each for each in targets if not name.startswith(f"{each}.")} for name, targets in found.items()}
     assert len(list(TopologicalSorter({**found, "flwr_flynn": set()}).static_order())) == len(found)
+
+
+def test_nothing_is_unpickled() -> None:
+    unpickles = re.compile(r"allow_pickle=(?!False)|^\s*(import|from) (pickle|marshal|shelve|joblib)\b", re.MULTILINE)
+    assert [path.name for path in PACKAGE.rglob("*.py") if unpickles.search(path.read_text())] == []
 
 
 def test_modules_and_functions_are_short() -> None:

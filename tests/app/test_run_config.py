@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from flwr_flynn.app.data import datasets
 from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
@@ -58,14 +57,9 @@ PRIVATE = {"data-path": "a.csv", "max-epsilon": 1.0, "state-path": "/var/lib/fly
 
 
 def test_settings_that_are_none_or_do_not_go_together_are_refused_as_it_is_on_record():
-    """Settings of runs and nodes, of a simulation that cannot be dealt, and of the example of test_settings_parser."""
-    takes = {"run": RunConfig.parse, "node": NodeConfig.parse, "example": Example.parse, "dealt": dealt}
+    """Settings of runs and nodes, and of the example of test_settings_parser."""
+    takes = {"run": RunConfig.parse, "node": NodeConfig.parse, "example": Example.parse}
     assert_refused_as_on_record(Path(__file__).parent / "refused.txt", takes)
-
-
-def dealt(settings: dict[str, Any]) -> object:
-    """The shares of four parties."""
-    return datasets.simulated_shares(RunConfig.parse(settings), 4)
 
 
 GONE = [{key: 0} for key in sorted(RunConfig.gone)]
@@ -107,6 +101,14 @@ def evaluates(settings: dict[str, Any]) -> str:
     """Runs that are evaluated: in a simulation, in a deployment, and in one that goes on with noisy counts."""
     config = RunConfig.parse(settings)
     return f"{config.evaluates(True)}, {config.evaluates(False)}, {config.evaluates(False, goes_on_with_noise=True)}"
+
+
+def test_noisy_federations_give_no_exact_results_unless_asked():
+    noisy, asked = RunConfig.parse({"epsilon": 1}), RunConfig.parse({"epsilon": 1, "evaluate": True})
+    assert not noisy.evaluates(False)
+    assert not RunConfig.parse({}).evaluates(False, goes_on_with_noise=True)
+    assert asked.evaluates(False)
+    assert asked.evaluates(False, goes_on_with_noise=True)
 
 
 def test_the_meanings_of_settings_are_those_on_record():

@@ -94,6 +94,7 @@ def test_a_party_has_the_influence_of_its_samples(winners: list[tuple[int, list[
     gained = batch.total.parts[0].array - server.counts.array
     assert 0 <= gained.min() <= gained.max() <= n
     assert gained.sum() == SPEC.hash_nnz * n
+    assert server.roster.missing == {}  # nothing is changed before the reply is counted
 
 
 @pytest.mark.parametrize("where", ["read", "digests", "load", "match", "add"])

@@ -228,14 +228,18 @@ def test_samples_that_do_not_fit_are_refused_without_showing_them(name: str, dat
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
 @pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
 def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(kind: str, name: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "budget": {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
-        "secure": {"secure": True, "evaluates": True},
-        "leaves": {"leaves": not CASES[name].request.is_withdrawal},
-    }[kind]
     request = CASES[name].request
-    party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
-    assert declined(party.answer(config_of(request), request.arrays(), request.channel))
+    why, options = {
+        "budget": (
+            "policy max-epsilon",
+            {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
+        ),
+        "secure": ("node-config secure", {"secure": True, "evaluates": True}),
+        "leaves": ("node-config leave", {}),
+    }[kind]
+    leaves = request.is_withdrawal ^ (kind == "leaves")
+    party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, leaves=leaves, **options))
+    assert declined(party.answer(config_of(request), request.arrays(), request.channel)).startswith(why)
 
 
 @pytest.mark.parametrize("name", CASES)

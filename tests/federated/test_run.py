@@ -202,7 +202,7 @@ def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(b
     run.ask(TRAIN, ["1"])
     for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
         run.receive(each)  # type: ignore[arg-type]
-    assert run.complete([], Failures()) is not None
+    assert run.complete([], Failures()).missing == {}
     assert run.counts == counts_of(*points(5))
     assert run.traffic["counts"].up == good.n_bytes
 

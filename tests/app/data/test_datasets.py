@@ -25,6 +25,7 @@ from tests.app.data.files import READERS, node, written
 from tests.app.data.private import private_share
 from tests.memory import traced
 from tests.raising import raises
+from tests.snapshots import assert_refused_as_on_record
 
 DIGITS = datasets.load_dataset("digits")
 
@@ -95,6 +96,11 @@ def test_every_partitioner_deals_disjoint_shares(name, n_parties, wards):
     assert len(set(dealt.tolist())) == len(dealt)
     assert (dealt.min() >= 0, dealt.max() < 1797) == (True, True)
     assert len(dealt) == 1797 or name in {"pathological", "shard"}  # which leave points out
+
+
+def test_partitioners_that_cannot_deal_are_refused_as_it_is_on_record():
+    takes = {"dealt": lambda settings: datasets.simulated_shares(RunConfig.parse(settings), 4)}
+    assert_refused_as_on_record(Path(__file__).parent / "dealt.txt", takes)
 
 
 def test_partitioners_are_those_of_flwr_datasets_that_split_points():

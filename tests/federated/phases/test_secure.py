@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError
@@ -38,6 +38,7 @@ def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
     return batch
 
 
+@example(39, 12345)  # whose means are not exact
 @given(st.integers(3, 40), st.integers(0, 2**30))
 def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(n: int, seed: int) -> None:
     parts = [counts_of(*points(seed % (i + 2), seed=seed % 1000 + i)) for i in range(n)]
