@@ -259,7 +259,7 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting()])
+@pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting(), {}, noisy() | {"flynn-version": "0.1"}])
 def test_every_private_answer_takes_the_time_that_the_party_says(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,6 +269,8 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
     client.fit([], asked)
     assert 500 < slept.pop() <= 600
     client.evaluate(codec.encode(TOTAL), TRYING)
+    assert 500 < slept.pop() <= 600
+    client.party.decline("malformed", asked, TRAIN)  # what cannot be read at all
     assert 500 < slept.pop() <= 600
     client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=1e-9)
     client.fit([], asked)
