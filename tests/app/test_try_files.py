@@ -253,7 +253,7 @@ def test_settings_reach_the_run_and_the_party():
 
 def test_options_of_csv_files_are_node_settings_of_all_parties():
     for name in ("a", "b"):
-        hospital(f"{name}.csv", 60, ord(name), separator="|", f="not known")
+        hospital(f"{name}.csv", 60, ord(name), separator="|", **{"f": "not known"})
     options = ["--separator", "pipe", "--decimal", ".", "--encoding", "utf-8", "--gap-text", "not known"]
     report = tried("a.csv", "b.csv", *options)
     (column,) = (column for column in report["schema"]["columns"] if column["name"] == "sex")

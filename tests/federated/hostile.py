@@ -97,7 +97,8 @@ def small_square(parts: list[Any]) -> list[Any]:
     _, products, sums = parts
     totals = sums[:3].sum(axis=0)
     row = int(totals.argmax())
-    products[0, sum(range(len(totals), len(totals) - row, -1))] = totals[row]
+    rows, columns = np.triu_indices(len(totals))  # the order in which products are sent
+    products[0, (rows == row) & (columns == row)] = totals[row]
     return parts
 
 

@@ -123,7 +123,7 @@ NO_COUNTS += [(by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), LARGER, "a larger 
 NO_COUNTS += [(by_hand(1, ZERO, b"\x64"), LARGER, "a larger entry")]
 
 
-@pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS)
+@pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS, ids=map(str, range(len(NO_COUNTS))))
 def test_bytes_that_are_no_counts_are_refused(raw: bytes, expected: str, got: Any) -> None:
     with traced() as memory, raises(PayloadError, field="counts", expected=expected, got=got):
         unpack(np.frombuffer(raw, np.uint8), (2, 4), largest=100)

@@ -271,9 +271,10 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase: str, how: str
         "gram": results["gram"].n_examples,
         "evaluation": results["evaluation"].figures["examples"],
     }
-    part, missed = shares()[3], ("counts", "selection", "gram") if phase == "counts" else (phase,)
-    whole = {name: (30, len(part["y_test"])) if name == "evaluation" else (120, len(part["y"])) for name in examples}
-    assert examples == {name: total - n * (name in missed) for name, (total, n) in whole.items()}
+    missed = ("counts", "selection", "gram") if phase == "counts" else (phase,)
+    theirs = {name: len(shares()[3]["y_test" if name == "evaluation" else "y"]) for name in missed}
+    whole = dict.fromkeys(examples, 120) | {"evaluation": 30}
+    assert examples == {name: whole[name] - theirs.get(name, 0) for name in examples}
 
 
 def test_a_party_lost_in_the_counts_was_never_there() -> None:

@@ -44,7 +44,7 @@ class WatchedProxy(Proxy):
     def _answer(self, name: str, ins: Any) -> Any:
         res = super()._answer(name, ins)
         self.note(res.parameters.tensors if name == "fit" else [], res.num_examples, res.metrics)
-        return (name == "fit" and self.res) or res
+        return self.res if name == "fit" and self.res is not None else res
 
 
 class Legacy:

@@ -206,8 +206,8 @@ def test_class_prior_is_hidden(request_: Any, own: str, has_prior: bool, tries: 
     assert reply.metrics.keys() == ({"accuracy"} if tries else set())
     assert (received[0].model_.sha256() != request_.model.sha256()) == has_prior
     if tries:
-        matrix, own = matrices_of(reply)
-        assert not own.any()
+        matrix, personal = matrices_of(reply)
+        assert not personal.any()
         shared = received[0].with_prior().predict(X)
         np.testing.assert_array_equal(matrix, confusion_matrix(LABELS, shared, labels=NAMES))
 
