@@ -20,7 +20,7 @@ SIZES = {
     "app": 3250,
     "all": 13000,
     "simulations": 3970,
-    "tests": 16825,
+    "tests": 16828,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

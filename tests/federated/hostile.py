@@ -212,7 +212,7 @@ _TEMPERATURES = ["null", "0", '"1"']
 _DECAYS = ['"auto"', "NaN", "7"]
 _MEMBER_WEIGHTS = ["0", "-1", "NaN", "1.5", "Infinity", '"1"', "true", "null"]
 _CANDIDATE_LISTS = (
-    "[]", "[[], []]", '[[["balanced", 0.5]]]', '[[["balanced", 0.5]], [["balanced"]]]',
+    "[]", "{}", "[1, 2]", "[[], []]", '[[["balanced", 0.5]]]', '[[["balanced", 0.5]], [["balanced"]]]',
     json.dumps([[["balanced", 0.5]] * 65] * 2),
 )  # fmt: skip
 _CANDIDATES = ('"balanced", "0.5"', '"balanced", 1.5', '"balanced", NaN', '"best", 0.5')

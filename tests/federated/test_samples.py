@@ -92,12 +92,14 @@ def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
         count(X, y)
 
 
-def test_whatever_a_label_does_it_is_left_out() -> None:
-    class Hostile:
-        def __hash__(self) -> int:
-            raise RuntimeError
+@pytest.mark.parametrize("method", ["__hash__", "__str__"])
+def test_whatever_a_label_does_it_is_left_out(method: str) -> None:
+    hostile = type("Hostile", (), {method: lambda self: 1 / 0})()
+    assert count(np.zeros((1, 4)), [hostile]) == (ClassCounts.zeros(HASHER, RUN.n_classes), 1)
 
-    assert count(np.zeros((1, 4)), [Hostile()]) == (ClassCounts.zeros(HASHER, RUN.n_classes), 1)
+
+def test_labels_that_are_durations_are_numbers_of_days() -> None:
+    assert counted((5, 7), np.array([5, 7, 7, 9], "m8[D]")).sum(axis=1).tolist() == [1, 2]
 
 
 # ---- the type of a container is inferred from all of its records

@@ -82,6 +82,8 @@ def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
     monkeypatch.setattr("flwr_flynn.app.data.csv_file._HEAD", 64)
     written(path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
+    written(path, b"town,label\n" + b"Bern,x\n" * 50 + b"Z\xfcrich\x81,y\n")  # which windows-1252 does not have
+    assert table_of(path).columns[0][-1] == "Zürich\x81"
     with raises(DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"):
         opened(path, Reading(dialect=Dialect(encoding="utf-8")))
 
