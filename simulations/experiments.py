@@ -26,7 +26,7 @@ def _paper(name: str, what: str, page: str = "") -> dict[str, Experiment]:
 
 
 _FEW = "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'"
-_SKEWED = "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2"
+_SKEWED = "--full --data --parties 10 --sets digits,satimage,letters,mnist,fashion_mnist --jobs 2"
 EXPERIMENTS = {
     "bench": Experiment(
         "speed of hashing, training and prediction, beside lean SciPy and the hardware's limit", "--data"
@@ -38,7 +38,9 @@ EXPERIMENTS = {
     "noniid": Experiment(
         "skewed parties: FedAvg, FedProx, SCAFFOLD and own heads beside FlyNN, with class prior", _SKEWED
     ),
-    "trees": Experiment("FedXgbBagging, FedXgbCyclic and federated forests beside FlyNN, on skewed parties", "--data"),
+    "trees": Experiment(
+        "FedXgbBagging, FedXgbCyclic and federated forests beside FlyNN, on skewed parties", "--data --seeds 1"
+    ),
     "rivals": Experiment("one-round rivals with exact sums, and boosting on summed histograms, beside FlyNN", "--data"),
     "forget": Experiment("seconds and bytes to forget samples of a party, beside training again", "--data"),
     **_paper("synthetic", "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours"),
