@@ -72,8 +72,7 @@ def notes(row: Row, shared: bool) -> Iterator[str]:
     if facts.deployment_only:
         yield "Deployments only."
     if facts.fixed_by_federation:
-        actions = ", ".join(f"`{action}`" for action in facts.fixed_by_federation)
-        yield f"With action {actions}: from the federation's file."
+        yield f"With action {', '.join(map(_code, facts.fixed_by_federation))}: from the federation's file."
 
 
 def _table(rows: list[Row]) -> str:
@@ -84,7 +83,7 @@ def _table(rows: list[Row]) -> str:
         default = _code(row.default)
         facts = [f"{meaning.rstrip('.')}.", allowed(row), f"Default: {default}." if default else ""]
         text = " ".join(filter(None, [*facts, *notes(row, shared)]))
-        lines.append(f"| `{row.key}` | {text} |")
+        lines.append(f"| {_code(row.key)} | {text} |")
     return "\n".join(lines) + "\n"
 
 

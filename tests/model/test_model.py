@@ -40,7 +40,7 @@ def empty(spec, n_classes):
 
 @pytest.mark.parametrize("other", [empty(OTHER, 2), empty(SPEC, 3)], ids=["features", "classes"])
 def test_members_of_other_features_or_classes_are_refused(other):
-    """What else is no member and no model is in `refused.txt`, and for files in `forged.txt`."""
+    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse; `forged.txt`, the altered files."""
     with raises(DataError, field="members"):
         Model((MEMBER, other), ["a", "b"])
 
