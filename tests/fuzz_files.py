@@ -32,6 +32,7 @@ from flwr_flynn.privacy import SimulatedRelease, ledger_files
 from flwr_flynn.privacy.ledger import Budget, Policy, Released
 from flwr_flynn.privacy.ledger_files import LedgerFile
 from flwr_flynn.tables.table import Table
+from tests.app.data.files import npz
 from tests.app.data.private import count, private_share
 from tests.fakes import CLASSES, HASHER, LAPLACE, SPEC, federation_of, points
 from tests.federated.runs import AUTO, GRID, exchange
@@ -101,14 +102,6 @@ def use_node_config(given: Any) -> None:
 def npy(array: np.ndarray) -> bytes:
     out = io.BytesIO()
     np.lib.format.write_array(out, array, allow_pickle=True)
-    return out.getvalue()
-
-
-def npz(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        for name, content in members.items():
-            archive.writestr(f"{name}.npy", content)
     return out.getvalue()
 
 
@@ -214,7 +207,7 @@ def spoiled_model(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
     if draw(QUARTER):  # within the zip file, whose checksums fit
         name = draw(st.sampled_from(list(members)))
         members[name] = draw(spoiled_bytes(members[name][:128])) + members[name][128:]
-    return npz(members)
+    return npz(members, zipfile.ZIP_DEFLATED)
 
 
 class Files:

@@ -51,8 +51,7 @@ def _one_line(error: BaseException) -> str:
         return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "not enough memory"
-    notes = getattr(error, "__notes__", ())
-    return " ".join("; ".join([str(error), *notes]).split())
+    return " ".join("; ".join([str(error), *getattr(error, "__notes__", ())]).split())
 
 
 def _share(text: str) -> float:
@@ -65,8 +64,7 @@ def _share(text: str) -> float:
 def _try(options: argparse.Namespace) -> int:
     from flwr_flynn.app import try_files  # it takes Flower
 
-    node = cli_verbs.node_settings(options)
-    return try_files.run_files(options.files, node, options.by, options.out, options.set)
+    return try_files.run_files(options.files, cli_verbs.node_settings(options), options.by, options.out, options.set)
 
 
 # ---- the command line

@@ -54,19 +54,17 @@ def draft(options: Namespace) -> int:
     path, least, dialect = Path(options.file), options.min_examples, dialect_of(options)
     file = opened(existing(path), Reading(options.label, dialect=dialect))
     file.check()
-    schema, left_out = counted(file).told(least).schema()
+    schema, left_out = counted(file, least).schema()
     classes, _ = coded_labels(np.concatenate([*_labels(file)] or [np.zeros(0, object)]), file.name)
     label = options.label or ("y" if path.suffix.lower() == ".npz" else "label")
     shown = classes if len(classes) <= MOST_CLASSES else []
     schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
-    notes = {("", "classes"): "Discloses which classes your file has."}
-    if not shown:
-        notes["", "classes"] = f"Not listed: {len(classes)} classes. Are these labels?"
+    unlisted = f"Not listed: {len(classes)} classes. Are these labels?"
+    notes = {("", "classes"): "Discloses which classes your file has." if shown else unlisted}
     for column in schema.columns:
         notes |= {(column.name, key): text for key, text in _notes(column, least).items()}
     if left_out:
-        named = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
-        notes["", ""] = "\n".join(["Left out:", *named])
+        notes["", ""] = "\n".join(["Left out:", *(f"{name[:60]!r}: {reason}" for name, reason in left_out.items())])
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     print("# Comments say what an entry discloses of this file. Delete what should not be told.")
     columns = [replace(column, gap_texts=dialect.gap_texts) for column in schema.columns]
@@ -224,11 +222,7 @@ def predict(options: Namespace) -> int:
     model, threshold, keep = FlyNNClassifier.load(options.model), options.threshold, options.keep
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, Path(options.file), None, dialect_of(options))
-    kept = (
-        file.source.cells(file.indices(keep, f"{listed([repr(name) for name in keep])} for --keep"))
-        if keep
-        else repeat(())
-    )
+    kept = file.source.cells(file.indices(keep, f"{listed([*map(repr, keep)])} for --keep")) if keep else repeat(())
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])

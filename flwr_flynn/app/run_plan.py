@@ -128,8 +128,7 @@ def _strategy(
         bound = bound_for((config.max_examples or (plan and plan.n_examples) or 0) + noise)
         check_room(asked, bound)
     make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(FlyNNStrategy, min_available_clients=asked)
-    if config.nodes_at_a_time:
-        at_a_time = config.nodes_at_a_time
+    if at_a_time := config.nodes_at_a_time:
         make = partial(message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time)
     strategy = make(
         **given,

@@ -267,7 +267,7 @@ def _compare_columns(sites: Sequence[Site], config: RunConfig, schema: Schema | 
         sound = [(site.file, site.node) for site in sites if site.file is not None and not site.faults]
         if config.n_features or not sound:
             return
-        total = reduce(add, (counted(file).told(node.min_examples) for file, node in sound))
+        total = reduce(add, (counted(file, node.min_examples) for file, node in sound))
         schema, left_out = total.schema(config.names("ignore"), config.names("keep"))
         for name, reason in left_out.items():
             print(f"column {name[:60]!r} is left out: {reason}")

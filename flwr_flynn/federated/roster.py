@@ -206,9 +206,8 @@ class Roster:
         cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
         given = {cid: self._names.get(cid) or self._name_before(cid) or f"node {cid}" for cid in cids}
         times = Counter(given.values())
-        return {
-            cid: f"{name} (node {cid})" if times[name] > 1 or "(node " in name else name for cid, name in given.items()
-        }
+        unclear = {name for name, n in times.items() if n > 1 or "(node " in name}
+        return {cid: f"{name} (node {cid})" if name in unclear else name for cid, name in given.items()}
 
     def _name_before(self, cid: str) -> str:
         """The name that a node has in the saved run, by its id or key; "" without."""

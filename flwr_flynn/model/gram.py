@@ -132,10 +132,8 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
     bases = [_by_relevance(each) for each in specs if each.row_weights or not each.coding] or [specs[0]]
     eighths = 3 if n_rows < _MANY_ROWS else 2
     sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
-    return tuple(
-        replace(each, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
-        for each, size in zip(bases, sizes, strict=True)
-    )
+    chosen = zip(bases, sizes, strict=True)
+    return tuple(replace(each, hash_dim=n, hash_nnz=max(n * eighths // 8, 1)) for each, n in chosen)
 
 
 def _by_relevance(spec: HashSpec) -> HashSpec:

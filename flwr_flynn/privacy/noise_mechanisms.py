@@ -208,9 +208,7 @@ class TopTLaplace(Mechanism):
         return released.reshape(array.shape)
 
 
-MECHANISMS: dict[str, type[Mechanism]] = {
-    mechanism.kind: mechanism for mechanism in (GaussianCounts, LaplaceCounts, TopTLaplace)
-}
+MECHANISMS: dict[str, type[Mechanism]] = {each.kind: each for each in (GaussianCounts, LaplaceCounts, TopTLaplace)}
 
 
 def mechanism_from_dict(values: Any) -> Mechanism:

@@ -196,11 +196,8 @@ def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
 def unusual(record: Any, but: str = "") -> dict[str, Any]:
     """Fields of a record but one that differ from their defaults, tuples as lists."""
     values = {field.name: (getattr(record, field.name), field.default) for field in fields(record) if field.name != but}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, (value, usual) in values.items()
-        if value != usual
-    }
+    unlike = {name: value for name, (value, usual) in values.items() if value != usual}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in unlike.items()}
 
 
 def shown(value: Any) -> str:

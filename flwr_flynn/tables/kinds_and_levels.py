@@ -114,6 +114,14 @@ class TableSummary:
         """
         return replace(self, columns={name: _told(each, min_examples, most) for name, each in self.columns.items()})
 
+    def only(self, keep: Callable[[str, str | None], bool]) -> TableSummary:
+        """The summary with the levels, and for None the gaps, to keep: by the name of the column and the level."""
+        columns = {}
+        for name, each in self.columns.items():
+            levels = {level: n for level, n in each.levels.items() if keep(name, level)}
+            columns[name] = replace(each, gaps=each.gaps if keep(name, None) else 0, levels=levels)
+        return replace(self, columns=columns)
+
     def __add__(self, other: TableSummary) -> TableSummary:
         if self.columns and other.columns and self.is_named != other.is_named:
             # Columns without names cannot be told which they are: their party declines, whoever answers first.
@@ -174,9 +182,8 @@ class TableSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
-        columns = [
-            [name, each.n_rows, dict(each.rows), each.gaps, dict(each.levels)] for name, each in self.columns.items()
-        ]
+        found = self.columns.items()
+        columns = [[name, each.n_rows, dict(each.rows), each.gaps, dict(each.levels)] for name, each in found]
         return {"columns": columns, "n_rows": self.n_rows, "is_named": self.is_named}
 
     @classmethod

@@ -136,9 +136,8 @@ class Schema:
             if n_refused := int(column.refused(values).sum()):
                 low, high = (f"{end:g}" if end is not None else "any" for end in (column.low, column.high))
                 expected = "finite numbers" if low == high == "any" else f"numbers in {low} to {high}"
-                raise with_rows(
-                    DataError(f"column {column.name!r}", expected, "others"), f"{n_refused} of {len(values)} rows"
-                )
+                error = DataError(f"column {column.name!r}", expected, "others")
+                raise with_rows(error, f"{n_refused} of {len(values)} rows")
         return self.numbers(table)
 
     def numbers(self, table: Table) -> Array:

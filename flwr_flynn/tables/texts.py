@@ -153,9 +153,8 @@ def date_of(text: str, form: str) -> datetime | None:
     if found[9]:
         hour = hour % 12 + 12 * (found[9] in "Pp") if 1 <= hour <= 12 else 99
     try:
-        moment = datetime(
-            int(year), int(month), int(day), hour, minute, second, int((found[8] or "0")[:6].ljust(6, "0"))
-        )
+        microsecond = int((found[8] or "0")[:6].ljust(6, "0"))
+        moment = datetime(int(year), int(month), int(day), hour, minute, second, microsecond)
         zone = found[10] or "Z"
         if zone != "Z":
             ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))

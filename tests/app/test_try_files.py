@@ -212,11 +212,14 @@ def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
 def test_a_column_that_tells_many_texts_is_named(folder, capsys):
     """Names of patients who came often are levels like others: a trial says so."""
     head, *rows = (folder / "basel.csv").read_text().splitlines()
-    named = [f"{row},Meier {index % 25}, Hans" for index, row in enumerate(rows * 3)]
-    (folder / "named.csv").write_text("\n".join([f"{head},patient,first", *named]))
-    tried("named.csv", out="one")
+    named = [f"{row},Meier {index % 25}, Hans,{index % 25}" for index, row in enumerate(rows * 3)]
+    (folder / "named.csv").write_text("\n".join([f"{head},patient,first,id", *named]))
+    tried("named.csv", "--set", "ignore=id")
     assert "column 'patient' tells " in capsys.readouterr().out
-    assert features(tried("named.csv", "--set", "ignore=patient")) == ["age", "first", "pressure", "sex", "ward"]
+    usual = ["age", "pressure", "sex", "ward"]
+    assert features(tried("named.csv", "--set", "ignore=patient,id")) == [usual[0], "first", *usual[1:]]
+    # Where the ids are known, a level needs so many patients.
+    assert features(tried("named.csv", "--set", "named:held-out-key=id")) == [usual[0], "first", *usual[1:]]
 
 
 def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):

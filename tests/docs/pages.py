@@ -11,11 +11,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 
-PAGES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    if "_build" not in path.parts
-)
+_FILES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in _FILES if "_build" not in path.parts)
 
 
 class Block(NamedTuple):

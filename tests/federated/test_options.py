@@ -85,12 +85,7 @@ def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
     federation = federate(make(fraction_evaluate=0), [party_of(*points(9), name="a")]).federation("1")
     assert make(federation=federation, purpose="join").run_spec == federation.run_spec
-    changes = {
-        "spec": replace(SPEC, seed=8),
-        "classes": CLASSES[::-1],
-        "mechanism": LAPLACE,
-        "class_weight": "balanced",
-    }
+    changes = {"spec": replace(SPEC, seed=8), "classes": CLASSES[::-1], "mechanism": LAPLACE}
     for name, value in [*changes.items(), ("spec", PLAN), ("class_weight", "balanced")]:
         with raises(ConfigError, field="spec, classes, mechanism, class_weight"):
             make(**{"federation": federation, "purpose": "join", name: value})

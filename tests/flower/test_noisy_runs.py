@@ -43,12 +43,8 @@ from tests.raising import raises
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-MECHANISMS = [
-    LAPLACE,
-    GaussianCounts(1.0, 1e-5, **SHAPE),
-    TopTLaplace(1.0, n_released=5, **SHAPE),
-    SimulatedRelease(LAPLACE, seed=3),
-]
+TOP_T = TopTLaplace(1.0, n_released=5, **SHAPE)
+MECHANISMS = [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE), TOP_T, SimulatedRelease(LAPLACE, seed=3)]
 ALL = ("gaussian", "laplace", "top-t", "simulated")
 
 

@@ -37,10 +37,8 @@ assert PAIRS is not None
 def two_members(*weights):
     first = FlyNNClassifier(SPEC).fit(X, Y).model_
     second = FlyNNClassifier(HashSpec(5, 40, 2, 4, seed=9), decay=0.3).fit(X, Y).model_
-    members = [
-        replace(each.member, weight=weight)
-        for each, weight in zip((first, second), weights or (0.75, 0.25), strict=True)
-    ]
+    pairs = zip((first, second), weights or (0.75, 0.25), strict=True)
+    members = [replace(each.member, weight=weight) for each, weight in pairs]
     return Model(tuple(members), first.classes, list("abcde"), "nothing")
 
 
@@ -366,10 +364,8 @@ NOT_GRAM = {
 }  # fmt: skip
 
 
-FORGED = [
-    *(("path", *row) for row in PLAIN),
-    *(pytest.param("paired_path", *row, id=name) for name, row in NOT_GRAM.items()),
-]
+_PAIRED = [pytest.param("paired_path", *row, id=name) for name, row in NOT_GRAM.items()]
+FORGED = [*(("path", *row) for row in PLAIN), *_PAIRED]
 
 
 @pytest.mark.parametrize(("kind", "change", "field"), FORGED)

@@ -256,11 +256,8 @@ def test_cells_are_counted_where_ours_is_ahead_or_equal():
     assert (best["against"], best["cells"], best["mean: ahead or equal"]) == ("all of them", 2, "50 %")
     assert (best["worst party: ahead or equal"], best["worst party: gain"]) == ("100 %", "+0.150")
     line = page.by_set(known_rows(), frame)[0]
-    assert (line["mean: FlyNN thorough"], line["mean: best baseline"], line["of the MLP's"]) == (
-        "0.800",
-        "0.800",
-        "0.50",
-    )
+    told = [line[name] for name in ("mean: FlyNN thorough", "mean: best baseline", "of the MLP's")]
+    assert told == ["0.800", "0.800", "0.50"]
     means = frame["personal accuracy"][[page.THOROUGH, *page.BASELINES]]
     (line,) = behind(means, page.THOROUGH, page.BASELINES)
     assert (line["seed"], line[page.THOROUGH], line["best"], line["by"]) == (1, 0.7, 0.8, "FedAvg LR")

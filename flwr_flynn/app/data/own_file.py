@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,6 +26,7 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     Wanted,
+    cell_keys,
     decoding,
     ending,
     keys_of,
@@ -40,7 +42,7 @@ from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.kinds_and_levels import TableSummary
-from flwr_flynn.tables.raw_column import distinct
+from flwr_flynn.tables.raw_column import distinct, missing
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
@@ -126,9 +128,9 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     if isinstance(features, Schema):
         return encoded_share(node, features)
     file = opened_own(node, features)
-    if file.needs_table and 8 * file.n_rows * len(file.reports) > LARGE:
+    if file.needs_table and (node.held_out_key or 8 * file.n_rows * len(file.reports) > LARGE):
         file.check()
-        return Samples(counted(file), np.zeros(0))
+        return Samples(counted(file, node.min_examples), np.zeros(0))
     X, y, _, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = file.names if file.is_named and file.names and not features else None
@@ -270,13 +272,27 @@ def _mapped(file: Any, width: int) -> npt.NDArray[Any]:
     return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
 
 
-def counted(file: TableFile) -> TableSummary:
-    """Kinds, gaps and levels of the features in the rows that are not held out."""
-    total = TableSummary({}, 0)
-    for table, _, is_test in file.tables():
-        total += TableSummary.counted(table if is_test is None else table[~is_test])
+def counted(file: TableFile, least: int = 1) -> TableSummary:
+    """Kinds, gaps and levels of the features in the rows that are not held out, as they may be told.
+
+    With a column of ids, levels and gaps need `least` different ids too: one person's name in many rows stays at home.
+    """
+    total, holders = TableSummary({}, 0), defaultdict[str, dict[str | None, set[bytes]]](dict)
+    for batch in file.batches():
+        rows = slice(None) if batch.test is None else ~batch.test
+        table = file.table(batch.columns)[rows]
+        total += TableSummary.counted(table)
+        ids = [] if batch.groups is None else cell_keys(batch.groups[rows])
+        for name, values in zip(table.names, table.columns, strict=True) if ids else ():
+            cells = values.tolist() if values.dtype.kind == "O" else [None if gap else "" for gap in missing(values)]
+            for cell, key in zip(cells, ids, strict=True):
+                if len(known := holders[name].setdefault(cell, set())) < least:
+                    known.add(key)
         for name, each in total.columns.items():
             if len(each.levels) > _MOST_TEXTS:
                 kept = {text: n for text, n in each.levels.items() if n > 1}
                 total = replace(total, columns={**total.columns, name: replace(each, levels=kept)})
-    return total
+                holders[name] = {cell: some for cell, some in holders[name].items() if cell in kept or cell is None}
+    if file.reading.group:
+        total = total.only(lambda name, cell: len(holders[name].get(cell, ())) >= least)
+    return total.told(least)

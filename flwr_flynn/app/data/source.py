@@ -300,8 +300,8 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
         floats = [_floats(columns[index]) for index in order]
         if floats and not any(each is None for each in floats):
             return _bytes(np.stack(floats, axis=1))  # type: ignore[arg-type]
-        return [*map(b"".join, zip(*(_cells(columns[index]) for index in order), strict=True))]
-    by_id = _cells(ids)
+        return [*map(b"".join, zip(*(cell_keys(columns[index]) for index in order), strict=True))]
+    by_id = cell_keys(ids)
     if _GAP in by_id:
         rows = row_keys(columns, None, names)
         return [rows[index] if key == _GAP else key for index, key in enumerate(by_id)]
@@ -324,7 +324,7 @@ def _bytes(rows: npt.NDArray[np.float64]) -> list[bytes]:
     return found
 
 
-def _cells(column: Any) -> list[bytes]:
+def cell_keys(column: Any) -> list[bytes]:
     """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
     floats = _floats(column)
     if floats is not None:

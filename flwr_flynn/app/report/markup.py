@@ -53,11 +53,8 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
 
     Of an attribute's name a last underscore is dropped, and others become hyphens: ``class_``, ``aria_label``.
     """
-    given = (
-        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
+    named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    given = (f' {key}="{_escaped(value)}"' for key, value in named.items())
     start = f"<{name}{''.join(given)}"
     return Markup(f"{start}/>" if name in _VOID else f"{start}>{joined(*children)}</{name}>")
 

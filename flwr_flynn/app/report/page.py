@@ -65,8 +65,7 @@ def page(report: Report) -> str:
     fault = tag("p", "The model DIFFERS from that of the pooled data.", class_="fault") if is_unequal else None
     head = tag("header", eyebrow, tag("h1", title), fault)
     nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
-    main = tag("main", body, id="content", tabindex=-1)
-    return html_page(f"{title}: FlyNN report", head, nav, main, foot)
+    return html_page(f"{title}: FlyNN report", head, nav, tag("main", body, id="content", tabindex=-1), foot)
 
 
 def _cut(value: Any, most: int) -> Any:

@@ -35,7 +35,7 @@ class SchemaRequest(Request[TableSummary]):
     """Ask for the summary of the party's columns, as JSON in the form of bytes."""
 
     phase = "schema"
-    sentence = "Columns, and texts that min-examples rows share: also a name, if so many rows of one person have it."
+    sentence = "Columns, and texts of min-examples rows: also a name in the rows of one person, unless held-out-key."
 
     def to_config(self) -> dict[str, Scalar]:
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,15 @@ def written(path: Path, content: str | bytes | Mapping[str, Any], **options: Any
             y = {"y": others.pop("label")} if "label" in others else {}
             np.savez(stream, X=X.astype(str) if X.dtype == object else X, feature_names=names, **y, **others)
     return path
+
+
+def npz(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    """The content of a file of such arrays."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return out.getvalue()
 
 
 def node(path: Path, **settings: Any) -> NodeConfig:

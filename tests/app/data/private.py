@@ -42,12 +42,8 @@ def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> S
 
     sides = []
     for held_out in (False, True):
-        parts = [
-            part
-            for block in rows.blocks(n_rows, held_out)
-            for part in each_part(block, read)
-            if not isinstance(part, Dropped)
-        ]
+        found = (part for block in rows.blocks(n_rows, held_out) for part in each_part(block, read))
+        parts = [part for part in found if not isinstance(part, Dropped)]
         sides += [np.concatenate([X for X, _ in parts]) if parts else np.zeros((0, rows.width))]
         sides += [np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)]
     return Samples(*sides)

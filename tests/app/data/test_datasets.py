@@ -21,7 +21,7 @@ from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
-from tests.app.data.files import READERS, node, written
+from tests.app.data.files import READERS, node, npz, written
 from tests.app.data.private import private_share
 from tests.memory import traced
 from tests.raising import raises
@@ -350,14 +350,6 @@ def test_a_label_column_is_for_files():
 
 
 # -------- hostile files
-
-
-def npz(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", compression) as archive:
-        for name, content in members.items():
-            archive.writestr(f"{name}.npy", content)
-    return out.getvalue()
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:

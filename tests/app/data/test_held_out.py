@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn.app.data import own_file
-from flwr_flynn.app.data.source import HeldOut, row_keys
+from flwr_flynn.app.data.own_file import counted, opened
+from flwr_flynn.app.data.source import HeldOut, Reading, row_keys
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -79,6 +80,26 @@ def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(endin
     assert {(age, round(crp - 100, 2)) for age, crp in held(read(party, ("age", "crp")))} == before
     features = read(party).X
     assert (len(features.columns) if hasattr(features, "columns") else features.shape[1]) == 2  # ids are none
+
+
+@ENDINGS
+def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
+    """Names of patients with six visits each stood in a model: where their ids are known, the floor counts patients."""
+    who = np.repeat(np.arange(40), 6)
+    columns = {
+        "town": np.where(who < 5, "Ulm", np.where(who < 9, "Bonn", "Bern")),  # of 5, 4 and 31 patients
+        "name": np.array([f"patient {i}" for i in who]),
+        "four": np.where(who < 4, "", "a"),
+        "five": np.where(who < 5, "", "a"),
+    }
+    content = {name: values.tolist() for name, values in columns.items()}
+    written(tmp_path / f"mine.{ending}", {**content, "patient": [f"p{i}" for i in who], "label": (who % 2).tolist()})
+    party = node(tmp_path / f"mine.{ending}", held_out_key="patient")
+    told = own_file.own_share(party).X.told(party.min_examples).columns
+    found = {name: ({*each.levels}, each.gaps) for name, each in told.items()}
+    assert found == {"town": ({"Ulm", "Bern"}, 0), "name": (set(), 0), "four": ({"a"}, 0), "five": ({"a"}, 30)}
+    rows = counted(opened(tmp_path / f"mine.{ending}", Reading("label" if ending != "npz" else "y")), 5).columns
+    assert ({*rows["town"].levels}, len(rows["name"].levels), rows["four"].gaps) == ({"Ulm", "Bonn", "Bern"}, 40, 20)
 
 
 @READERS
