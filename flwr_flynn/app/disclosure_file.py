@@ -91,8 +91,7 @@ def page(records: list[dict[str, Any]], name: str) -> str:
     sentences = Counter(map(sentence_of, latest)).most_common(8)
     first = [tag("li", f"{count(n, 'message')}: {text}") for text, n in sentences]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
-    rows = [_row(each) for each in reversed(latest)]
-    shown = table("Messages, the latest first", heads, rows)
+    shown = table("Messages, the latest first", heads, [_row(each) for each in reversed(latest)])
     return whole_page("What left this site", tag("p", told), tag("ul", first), shown)
 
 

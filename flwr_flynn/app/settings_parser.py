@@ -65,23 +65,26 @@ class Settings:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table."""
-        rows = cls.rows()
-        known = {row.key for row in rows}
-        if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
-            keys = ", ".join(row.key for row in rows)
-            field = f"{cls.source} {unknown[0][:80]}"
+        """Check a mapping of settings against the table, and refuse all that is wrong with them at once."""
+        errors, rows, values = list[ConfigError](), cls.rows(), dict[str, Any]()
+        keys = ", ".join(row.key for row in rows)
+        if cls.foreign is not None and (unknown := sorted({*raw} - {row.key for row in rows} - cls.foreign)):
+            field = f"{cls.source} {', '.join(key[:80] for key in unknown[:10])}"
             # A reason that is cut off still says what is wrong.
-            raise ConfigError(field, f"one of {keys}", "unknown", text=f"{field}: unknown; expected one of {keys}")
-        for key in sorted(cls.gone & raw.keys()):
-            raise ConfigError(f"{cls.source} {key}", "no such setting any more, see CHANGELOG.md", "one")
-        values = {}
+            text = f"{field}: unknown; expected one of {keys}"
+            errors.append(ConfigError(f"{cls.source} {unknown[0][:80]}", f"one of {keys}", "unknown", text=text))
+        gone = "no such setting any more, see CHANGELOG.md"
+        errors += [ConfigError(f"{cls.source} {key}", gone, "one") for key in sorted(cls.gone & raw.keys())]
         for row in rows:
             field = f"{cls.source} {row.key}"
-            if row.key in raw:
-                values[row.name] = _checked(field, raw[row.key], row.default, row.facts)
-            elif row.facts.required:
-                raise ConfigError(field, row.facts.meaning, "missing")
+            try:
+                if row.key in raw:
+                    values[row.name] = _checked(field, raw[row.key], row.default, row.facts)
+                elif row.facts.required:
+                    raise ConfigError(field, row.facts.meaning, "missing")
+            except ConfigError as error:
+                errors.append(error)
+        _refuse(errors)
         settings = cls(**values)
         settings.check()
         return settings
@@ -95,10 +98,8 @@ class Settings:
                 yield row.name, self.is_given(row.name) and not value, expected
 
     def check(self) -> None:
-        """Refuse the first setting that breaks a rule. A table whose texts have a form extends this."""
-        for name, is_broken, expected in self.rules():
-            if is_broken:
-                raise self.refused(name, expected)
+        """Refuse the settings that break a rule. A table whose texts have a form extends this."""
+        _refuse([self.refused(name, expected) for name, is_broken, expected in self.rules() if is_broken])
 
     @classmethod
     def rows(cls) -> list[Row]:
@@ -118,6 +119,13 @@ class Settings:
         """The error about a setting, by default with its value."""
         shown = (in_json(getattr(self, name)) if getattr(self, name) != "" else "none") if got is None else got
         return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
+
+
+def _refuse(errors: Sequence[ConfigError]) -> None:
+    """Raise the first of these errors, if there is one, with the texts of all."""
+    if errors:
+        first, text = errors[0], "; ".join(map(str, errors))
+        raise ConfigError(str(first.field), first.expected, first.got, text=text)
 
 
 def group_of(owner: type) -> str:

@@ -36,6 +36,14 @@ def test_groups_are_the_classes_that_define_a_setting():
     assert [(row.group, row.name) for row in Example.rows()] == [(g, name) for g in groups for name in groups[g]]
 
 
+def test_all_faults_are_refused_at_once():
+    faulty = {"hash-dim": 0, "exact": 2, "mode": "odd", "share": 0.5, "theirs": 1, "ours": 1, "more": 2}
+    with raises(ConfigError, field="example more") as caught:
+        Example.parse(faulty)
+    keys = [text.split(":")[0] for text in str(caught.value).split("; ") if text.startswith("example ")]
+    assert keys == ["example more, ours", "example hash-dim", "example exact", "example mode"]
+
+
 def test_an_error_of_a_value_becomes_one_of_the_setting():
     error = as_setting(SpecError("row_nnz", "an integer of at most 4", 9), "run-config")
     assert (type(error), error.field, error.got) == (ConfigError, "run-config row-nnz", "9")

@@ -49,8 +49,7 @@ def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
 
 def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of (seed, stream, i) for i from 0 below n."""
-    key = splitmix64(splitmix64([seed]) ^ np.uint64(stream))
-    return splitmix64(np.arange(n, dtype=np.uint64) ^ key)
+    return splitmix64(np.arange(n, dtype=np.uint64) ^ splitmix64(splitmix64([seed]) ^ np.uint64(stream)))
 
 
 def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:

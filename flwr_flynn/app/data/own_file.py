@@ -76,8 +76,7 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     """The path of a file that is there and has a known ending; a `ConfigError` about the `field` else."""
     name = repr(Path(source).name[:80])
     try:
-        path = Path(source).expanduser()
-        is_there = path.is_file()
+        is_there = (path := Path(source).expanduser()).is_file()
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         is_there = False
     if not is_there:

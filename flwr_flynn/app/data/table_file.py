@@ -145,8 +145,7 @@ class TableFile:
     def faults(self) -> Iterator[tuple[DataError, str]]:
         """Errors about rows or columns that are no samples, and the node setting that mends it; notes have numbers."""
         if self.n_broken:
-            expected = "as many fields in each row as in the header"
-            error = DataError(self.name, expected, "rows with more or fewer")
+            error = DataError(self.name, "as many fields in each row as in the header", "rows with more or fewer")
             yield with_rows(error, f"{self.n_broken} rows"), "separator"
         if self.n_rows and self.n_unlabelled == self.n_rows:
             yield DataError(self.name, "a label in some rows", "none in any"), "label"

@@ -133,8 +133,7 @@ def skew(report: Report) -> Section:
     names = report["classes"]
     if not sizes:
         return Section("Classes by party", [])
-    pooled = [sum(column) for column in zip(*sizes.values(), strict=True)]
-    rows = [("all parties", pooled), *sorted(sizes.items())]
+    rows = [("all parties", [*map(sum, zip(*sizes.values(), strict=True))]), *sorted(sizes.items())]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [
         sentence("The stronger the colour, the more samples, by row."),
