@@ -76,17 +76,19 @@ def _percent(which: pd.Series) -> str:
 
 
 def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
-    """A line for every data set and number of parties: `ours` against the best baseline of each cell, and bytes."""
+    """A line for every data set and number of parties, and for all: `ours` against the best baseline of each cell, and
+    medians of bytes."""
     spent, lines = kilobytes_of(rows), list[Row]()
-    for group, mine in frame.groupby(["set", "parties"], sort=False):
-        kB = {method: spent[(method, *group)] for method in (ours, "FedAvg MLP")}
+    for group, mine in [*frame.groupby(["set", "parties"], sort=False), (("all of them", ""), frame)]:
+        kB, theirs = ([spent[(method, *cell[:2])] for cell in mine.index] for method in (ours, "FedAvg MLP"))
         line: Row = {"set": group[0], "parties": group[1], "cells": len(mine)}
         for figure, name in _PERSONAL.items():
             both = mine[figure].dropna(subset=[ours, "best"])
             line[f"{name}: {ours}"] = f"{both[ours].mean():.3f}"
             line[f"{name}: best baseline"] = f"{both['best'].mean():.3f}"
             line[f"{name}: ahead or equal"] = _percent(both[ours] - both["best"] >= -1e-9)
-        lines.append(line | {f"kB: {ours}": f"{kB[ours]:.0f}", "of the MLP's": f"{kB[ours] / kB['FedAvg MLP']:.2f}"})
+        ratio = np.median(np.divide(kB, theirs))
+        lines.append(line | {f"kB: {ours}": f"{np.median(kB):.0f}", "of the MLP's": f"{ratio:.2f}"})
     return lines
 
 

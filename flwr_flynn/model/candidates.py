@@ -59,10 +59,8 @@ class _Coded(NamedTuple):
         """Fields of the specification."""
         row_nnz = min(self.row_nnz, len(edges) * self.n_codes // 2)
         coded = {"coding": self.coding, "n_codes": self.n_codes, "row_nnz": row_nnz}
-        return coded | {
-            "edges": tuple(map(tuple, edges.tolist())),
-            "row_weights": weights if self.is_weighted else None,
-        }
+        weights = weights if self.is_weighted else None
+        return coded | {"edges": tuple(map(tuple, edges.tolist())), "row_weights": weights}
 
 
 _PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges

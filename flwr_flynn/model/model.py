@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import gammaln, softmax
 
 from flwr_flynn._validation import finite_floats, number
 from flwr_flynn.errors import ConfigError, DataError, SpecError
@@ -347,13 +347,18 @@ def weighted(n_per_class: npt.ArrayLike, class_weight: ClassWeight) -> Scores:
 def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scores:
     """Logarithms of the frequencies of a party's classes, (L,), from its class sizes and those of the federation.
 
-    The m-estimate of Cestnik (1990), of a strength of L samples: as if the party had L more samples, as frequent as in
-    the federation, and the federation one more of each class.
+    The m-estimate of Cestnik (1990): as if the party had m more samples, as frequent as in the federation, and the
+    federation one more of each class. m, a power of 2, is that under which the party's class sizes are likeliest (by
+    the compound multinomial of Mosimann, 1962), the largest of equals: few at a party that is unlike the others.
     """
-    own, all_sizes = np.asarray(n_per_class, np.float64), np.asarray(everyone, np.float64) + 1
-    sizes = own + len(own) * all_sizes / all_sizes.sum()
-    found: Scores = np.log(sizes / sizes.sum())
-    return found
+    own, shares = np.asarray(n_per_class, np.float64), np.asarray(everyone, np.float64) + 1
+    shares /= shares.sum()
+    strengths = 2.0 ** np.arange(15, -2, -1)  # from the federation's frequencies alone to nearly the party's
+    pseudo = strengths[:, None] * shares
+    likelihood = (gammaln(pseudo + own) - gammaln(pseudo)).sum(axis=1)
+    likelihood += gammaln(strengths) - gammaln(strengths + own.sum())
+    sizes = own + pseudo[np.argmax(likelihood > likelihood.max() - 1e-6)]
+    return np.asarray(np.log(sizes / sizes.sum()))
 
 
 def own_prior(model: Model, y: npt.NDArray[np.int64]) -> Scores:

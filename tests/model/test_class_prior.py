@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -36,14 +37,30 @@ def trained(points, codes, n_members=1):
 # ---- the frequencies
 
 
-@given(st.lists(st.integers(0, 1000), min_size=4, max_size=4), st.lists(st.integers(0, 10**6), min_size=4, max_size=4))
-def test_frequencies_are_those_of_the_party_with_a_sample_more_for_each_class(own, everyone):
+def likelihood(own, shares, strength):
+    """Logarithm of the probability of a sequence with these class sizes, drawn from an urn that learns."""
+    urn = [strength * share + before for mine, share in zip(own, shares, strict=True) for before in range(mine)]
+    return math.fsum(map(math.log, urn)) - math.fsum(math.log(strength + drawn) for drawn in range(sum(own)))
+
+
+@given(st.lists(st.integers(0, 60), min_size=4, max_size=4), st.lists(st.integers(0, 10**6), min_size=4, max_size=4))
+def test_frequencies_are_smoothed_by_as_many_samples_as_make_the_party_likeliest(own, everyone):
     shares = [(size + 1) / (sum(everyone) + 4) for size in everyone]
-    expected = [(mine + 4 * share) / (sum(own) + 4) for mine, share in zip(own, shares, strict=True)]
     found = np.exp(log_frequencies(own, everyone))
-    assert_allclose(found, expected, rtol=1e-12)
+    likely = {2.0**power: likelihood(own, shares, 2.0**power) for power in range(-1, 16)}
+    allowed = [m for m, value in likely.items() if value > max(likely.values()) - 1.1e-6]
+    expected = [[(mine + m * share) / (sum(own) + m) for mine, share in zip(own, shares, strict=True)] for m in allowed]
+    assert np.abs(np.array(expected) - found).max(axis=1).min() < 1e-12
     assert found.sum() == pytest.approx(1)
     assert (found > 0).all()
+
+
+def test_a_party_like_the_others_has_their_frequencies_and_one_unlike_them_its_own():
+    everyone = [600, 300, 100]
+    for own in ([0, 0, 0], [0, 0, 1], [6, 3, 1]):  # of one sample nothing is known
+        assert_allclose(np.exp(log_frequencies(own, everyone)), [0.6, 0.3, 0.1], atol=1e-3)
+    for own in ([0, 0, 200], [0, 100, 100]):
+        assert_allclose(np.exp(log_frequencies(own, everyone)), np.divide(own, 200), atol=3e-3)
 
 
 def test_the_prior_is_of_the_counts_of_the_model_and_of_noisy_ones_of_equal_classes():
@@ -52,7 +69,7 @@ def test_the_prior_is_of_the_counts_of_the_model_and_of_noisy_ones_of_equal_clas
     assert_array_equal(own_prior(model, np.array([1, 1, 2])), log_frequencies([0, 2, 1, 0], sizes))
     noise = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=8, n_classes=4), 3)
     noisy = Model((replace(model.member, counts=noise.release(model.member.counts)),), LABELS)
-    assert_allclose(np.exp(own_prior(noisy, np.array([1, 1, 2]))), np.array([1, 3, 2, 1]) / 7)
+    assert_array_equal(own_prior(noisy, np.array([1, 1, 2])), log_frequencies([0, 2, 1, 0], [0, 0, 0, 0]))
 
 
 # ---- frequencies of the counted samples
