@@ -80,25 +80,25 @@ def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> li
     medians of bytes."""
     spent, lines = kilobytes_of(rows), list[Row]()
     for group, mine in [*frame.groupby(["set", "parties"], sort=False), (("all of them", ""), frame)]:
-        kB, theirs = ([spent[(method, *cell[:2])] for cell in mine.index] for method in (ours, "FedAvg MLP"))
+        kB, mlp = ([spent[(method, *cell[:2])] for cell in mine.index] for method in (ours, "FedAvg MLP"))
         line: Row = {"set": group[0], "parties": group[1], "cells": len(mine)}
         for figure, name in _PERSONAL.items():
             both = mine[figure].dropna(subset=[ours, "best"])
             line[f"{name}: {ours}"] = f"{both[ours].mean():.3f}"
             line[f"{name}: best baseline"] = f"{both['best'].mean():.3f}"
             line[f"{name}: ahead or equal"] = _percent(both[ours] - both["best"] >= -1e-9)
-        ratio = np.median(np.divide(kB, theirs))
-        lines.append(line | {f"kB: {ours}": f"{np.median(kB):.0f}", "of the MLP's": f"{ratio:.2f}"})
+        lines.append(
+            line | {f"kB: {ours}": f"{np.median(kB):.0f}", "of the MLP's": f"{np.median(np.divide(kB, mlp)):.2f}"}
+        )
     return lines
 
 
 def harm(rows: Sequence[Row]) -> list[Row]:
     """A line for every method: parties that are worse and better off with their own frequencies, and the worst loss."""
-    lines: list[Row] = []
+    lines = list[Row]()
     for method in (*COMMITTEES, *BASELINES):
         mine = [row for row in rows if row["method"] == method and "drop" in row]
-        judged = sum(row["judged"] for row in mine)
-        if judged:
+        if judged := sum(row["judged"] for row in mine):
             worst = max(mine, key=lambda row: row["drop"])
             share = {name: f"{100 * sum(row[name] for row in mine) / judged:.1f} %" for name in ("worse", "better")}
             where = f"{worst['set']}, {worst['parties']} parties, {worst['split']}"
@@ -109,9 +109,8 @@ def harm(rows: Sequence[Row]) -> list[Row]:
 
 def kilobytes_of(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
     """Mean kilobytes of a party, up and down, by method, data set and number of parties."""
-    frame = pd.DataFrame(rows)
-    spent = (frame["up"] + frame["down"]) / 1000
-    return dict(spent.groupby([frame[key] for key in ("method", "set", "parties")]).mean())
+    spent = pd.DataFrame(rows).groupby(["method", "set", "parties"])[["up", "down"]].mean()
+    return dict(spent.sum(axis=1) / 1000)
 
 
 def kilobytes(rows: Sequence[Row]) -> list[Row]:

@@ -11,16 +11,16 @@ from tests.code import PACKAGE, code_lines, modules
 
 SIZES = {
     "top level": 282,
-    "tables": 1115,
+    "tables": 1113,
     "hashing": 1133,
-    "model": 2225,
-    "privacy": 855,
-    "federated": 3324,
-    "flower": 816,
-    "app": 3250,
+    "model": 2223,
+    "privacy": 853,
+    "federated": 3317,
+    "flower": 819,
+    "app": 3260,
     "all": 13000,
     "simulations": 3972,
-    "tests": 16828,
+    "tests": 16889,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -76,7 +76,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "files": {"nargs": "+", "help": f"{_OWN_FILE} of each party"},
     "schema": {"help": "a schema in TOML"},
     "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
-    "--min-examples": {"type": int, "default": 5, "help": "rows that a level needs to be named (default: 5)"},
+    "--min-examples": {"type": int, "default": 5, "help": "rows, or ids, that a level needs (default: 5)"},
+    "--held-out-key": {"metavar": "COLUMN", "help": "the column of ids, no feature: a level needs so many of them"},
     "--by": {"metavar": "COLUMN", "help": "split one CSV file: a party for each value of a column"},
     "--set": {"action": "append", "metavar": "KEY=VALUE", "help": "a run setting, or PARTY:KEY=VALUE of one party"},
     "--out": {"help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"},
@@ -104,8 +105,9 @@ def _parser() -> argparse.ArgumentParser:
             if row.name in _FORMS:
                 of_verb.add_argument(f"--{row.key}", default="", choices=row.facts.choices, help=row.facts.meaning)
 
-    file, data = ("file", "--gap-text"), ("model", "file", "--gap-text")
-    verb(cli_verbs.draft, "schema", "draft a schema from one's own file", *file, "--label", "--min-examples")
+    data = "model", "file", "--gap-text"
+    drafted = "--gap-text", "--label", "--min-examples", "--held-out-key"
+    verb(cli_verbs.draft, "schema", "draft a schema from one's own file", "file", *drafted)
     verb(cli_verbs.check, "check", "what a schema refuses of a file", "file", "schema", "--label", "--gap-text")
     given = "--label", "--by", "--out", "--set", "--gap-text"
     verb(_try, "try", "run a federation of files in this process", "files", *given)

@@ -40,8 +40,9 @@ MOST_CLASSES = 1024
 
 def node_settings(options: Namespace) -> dict[str, Any]:
     """Node settings that the command line gives, by their keys."""
-    given = {row.key: value for row in NodeConfig.rows() if (value := getattr(options, row.name, "")) != ""}
-    return given | ({"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {})
+    given = {row.key: getattr(options, row.name, "") for row in NodeConfig.rows()} | {"gap-texts": options.gap_text}
+    given = {key: value for key, value in given.items() if value not in ("", [])}
+    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in given.items()}
 
 
 def dialect_of(options: Namespace) -> Dialect:
@@ -52,7 +53,7 @@ def dialect_of(options: Namespace) -> Dialect:
 def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
     path, least, dialect = Path(options.file), options.min_examples, dialect_of(options)
-    file = opened(existing(path), Reading(options.label, dialect=dialect))
+    file = opened(existing(path), Reading(options.label, options.held_out_key, dialect=dialect))
     file.check()
     schema, left_out = counted(file, least).schema()
     classes, _ = coded_labels(np.concatenate([*_labels(file)] or [np.zeros(0, object)]), file.name)
@@ -290,8 +291,8 @@ def score(options: Namespace) -> int:
     label, and rows with one that the model does not know, are counted and left out.
     """
     path, out, threshold = Path(options.file), Path(options.out or "scores.csv"), options.threshold
-    if out.resolve() == path.resolve():
-        raise ConfigError("--out", "another file than that of the samples", out.name)
+    if out.resolve() in (path.resolve(), Path(options.model).resolve()):
+        raise ConfigError("--out", "another file than those of the samples and of the model", out.name)
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
     file, classes = _opened_for(model, path, options.label, dialect_of(options)), model.classes_.tolist()

@@ -47,9 +47,7 @@ class NodeConfig(Settings):
     member_path: str = setting("", "file of the party's secret, made if there is none, which outlasts its node id")
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
-    held_out_key: str = setting(
-        "", "column of ids, no feature; rows of one id are held out together; not given: each row"
-    )
+    held_out_key: str = setting("", "column of ids, no feature; rows of one id are held out together, else each row")
     memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
     min_examples: int = setting(5, "histograms of columns show one value in so many; 2 and 3 are taken as 4", low=1)
     class_prior: bool = setting(True, "the party's copy has the class prior of its own samples; not with `max-epsilon`")

@@ -299,9 +299,7 @@ class RunConfig(
     @property
     def mechanism(self) -> str:
         """Kind of the noise."""
-        if self.delta:
-            return "gaussian"
-        return "top-t" if self.n_released else "laplace"
+        return "gaussian" if self.delta else "top-t" if self.n_released else "laplace"
 
     def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
         """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of this run or of its federation."""
@@ -334,5 +332,4 @@ class RunConfig(
 
 def default_folder(run_id: int) -> Path:
     """The output folder of a run where none is given."""
-    home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
-    return Path(home) / "flynn" / str(run_id)
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "flynn" / str(run_id)

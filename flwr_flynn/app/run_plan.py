@@ -119,9 +119,8 @@ def _strategy(
             raise config.refused("action", "another in a simulation, whose samples do not change")
         plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
         names = "classes", "feature_names", "mechanism", "class_weight"
-        given = {name: getattr(saved.run_spec, name) for name in names}
-        given |= {"spec": saved.run_spec.specs, "federation": saved}  # a spec for each member of the model
-        bound = saved.run_spec.bound
+        run, bound = saved.run_spec, saved.run_spec.bound  # a spec for each member of the model
+        given = {name: getattr(run, name) for name in names} | {"spec": run.specs, "federation": saved}
     if config.secure:
         # Noise exceeds the largest count; beyond the bound it is clipped.
         noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)

@@ -124,8 +124,7 @@ class Settings:
 def _refuse(errors: Sequence[ConfigError]) -> None:
     """Raise the first of these errors, if there is one, with the texts of all."""
     if errors:
-        first, text = errors[0], "; ".join(map(str, errors))
-        raise ConfigError(str(first.field), first.expected, first.got, text=text)
+        raise ConfigError(str(errors[0].field), errors[0].expected, errors[0].got, text="; ".join(map(str, errors)))
 
 
 def group_of(owner: type) -> str:

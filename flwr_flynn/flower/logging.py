@@ -22,6 +22,7 @@ from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
+from flwr_flynn.federated.samples import subgroup_names
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -87,6 +88,9 @@ def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
     if isinstance(found, LearnedSchema) and found.left_out:
         named = listed([f"{name[:60]!r} ({reason})" for name, reason in found.left_out.items()])
         yield WARNING, f"{phase.name}: columns are left out: {named}"
+    column = run.options.group_column if isinstance(found, LearnedSchema) else ""
+    if column and not subgroup_names(run.state.run_spec.feature_names, column):
+        yield WARNING, f"{phase.name}: no category {column[:60]!r} was learned, so there are no figures by its levels"
     if isinstance(found, Columns):  # from which the hashes follow
         if found.fallback_reason:
             yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {found.fallback_reason}"

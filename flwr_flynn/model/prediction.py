@@ -111,8 +111,8 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         y : (n,) array-like, optional
-            Labels of a party's samples, whose classes occur as often as in those to come: class l gets (n_l + L p_l) /
-            (n + L), with p_l its share of the samples of this model.
+            Labels of a party's samples, whose classes occur as often as in those to come: class l gets (n_l + m p_l) /
+            (n + m), with p_l its share of the samples of this model, and the m under which all n_l are likeliest.
         frequencies : (L,) array-like of float, optional
             Instead of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 
@@ -131,7 +131,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> from flwr_flynn import FlyNNClassifier, HashSpec
         >>> spec = HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1, signed=True)
         >>> model = FlyNNClassifier(spec).fit([[0, 1], [3, 0]], ["a", "b"])
-        >>> mostly_b = model.with_prior(["b", "b", "b", "a"])
+        >>> mostly_b = model.with_prior(8 * ["b"])
         >>> model.predict_proba([[1, 1]]).argmax(), mostly_b.predict_proba([[1, 1]]).argmax()
         (np.int64(0), np.int64(1))
         """

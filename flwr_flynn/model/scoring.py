@@ -217,9 +217,7 @@ def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
 
 def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scores:
     """Factor of the counts of each class, (L,), once `taken` samples are gone; arbitrary where none is left."""
-    if rule == "novelty":
-        return np.ones(len(n_per_class))
-    return mean / np.maximum(n_per_class - taken, 1)
+    return np.ones(len(n_per_class)) if rule == "novelty" else mean / np.maximum(n_per_class - taken, 1)
 
 
 def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:

@@ -145,7 +145,8 @@ class TableSummary:
         columns = self._by_form() if self.is_named else self.columns
         ignored, forced = ({form_of(as_name(name)) for name in names} for names in (ignore, keep))
         if unknown := (ignored | forced) - {*map(form_of, columns)}:
-            raise SchemaError("ignore, keep", "names of columns", f"{len(unknown)} others")
+            others = [repr(name[:60]) for name in (*ignore, *keep) if form_of(as_name(name)) in unknown]
+            raise SchemaError("ignore, keep", "names of columns", f"others: {listed(others)}")
         # Parties have their columns in orders of their own.
         for name, summary in sorted(columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
             form = form_of(name)

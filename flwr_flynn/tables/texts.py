@@ -142,11 +142,8 @@ def date_of(text: str, form: str) -> datetime | None:
     found = _MOMENT.fullmatch(text.strip()) if len(text) <= _LONGEST_DATE else None
     if found is None or found[2] != form[4 if form[0] == "y" else 2]:
         return None
-    first, middle, last = found[1], found[3], found[4]
-    if form[0] == "y":
-        year, month, day = first, middle, last
-    else:
-        day, month, year = (first, middle, last) if form[0] == "d" else (middle, first, last)
+    order = {"y": (1, 3, 4), "d": (4, 3, 1), "m": (4, 1, 3)}[form[0]]
+    year, month, day = (found[place] for place in order)
     if len(year) != 4 or len(day) > 2 or len(month) > 2:
         return None
     hour, minute, second = (int(part or 0) for part in (found[5], found[6], found[7]))

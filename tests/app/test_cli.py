@@ -241,8 +241,18 @@ def test_score_needs_a_label_that_the_model_knows(capsys, folder):
     written(folder / "new.csv", "a,b,label\n1,2,yes\n1,3,yes\n")
     run(capsys, "score", "model.npz", "new.csv")
     assert np.isnan(figures()["AUROC"])  # of one class
-    assert "--out" in run(capsys, "score", "model.npz", "new.csv", "--out", "new.csv", status=1)[1]
-    assert (folder / "new.csv").read_text().startswith("a,b,label")
+    before = {name: (folder / name).read_bytes() for name in ("new.csv", "model.npz")}
+    for name in before:
+        assert "--out" in run(capsys, "score", "model.npz", "new.csv", "--out", name, status=1)[1]
+    assert {name: (folder / name).read_bytes() for name in before} == before
+
+
+def test_a_draft_tells_no_text_of_few_persons(capsys, folder):
+    rows = [f"p{i // 6},Meier {i // 6},{'Ulm' if i < 60 else 'Bern'},{i % 2}" for i in range(120)]
+    written(folder / "new.csv", "\n".join(["pid,name,town,label", *rows]))
+    drafted, _ = run(capsys, "schema", "new.csv", "--held-out-key", "pid")
+    assert ("Ulm" in drafted, "Meier 3" in drafted, "p3" in drafted) == (True, False, False)
+    assert "Meier 3" in run(capsys, "schema", "new.csv")[0]
 
 
 # -------- the command line

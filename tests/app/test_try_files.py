@@ -222,6 +222,20 @@ def test_a_column_that_tells_many_texts_is_named(folder, capsys):
     assert features(tried("named.csv", "--set", "named:held-out-key=id")) == [usual[0], "first", *usual[1:]]
 
 
+def test_no_result_replaces_a_file_that_was_read(capsys):
+    Path("figures.csv").write_bytes(Path("basel.csv").read_bytes())
+    assert main(["try", "figures.csv", "bern.csv", "--out", ".", *QUICK]) == 1
+    assert Path("figures.csv").read_bytes() == Path("basel.csv").read_bytes()
+    assert not Path("model.npz").exists()
+
+
+def test_a_column_of_groups_that_is_not_learned_is_named(capsys, caplog):
+    tried("basel.csv", "bern.csv", "--set", "group-column=ward")
+    assert "'ward'" not in caplog.text
+    tried("basel.csv", "bern.csv", "--set", "group-column=age")
+    assert "no category 'age' was learned" in caplog.text
+
+
 def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
     monkeypatch.setattr(try_files, "MOST_CLASSES", 1)
     assert main(["try", "basel.csv", "bern.csv", *QUICK]) == 1

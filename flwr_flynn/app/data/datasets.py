@@ -104,8 +104,7 @@ def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None 
         reason = " ".join(str(error).split())
         expected = f"one that deals {n} samples to {n_parties} parties ({reason})"
         raise ConfigError("run-config partitioner", expected, config.partitioner) from None
-    empty = [np.empty(0)] * (n_parties - n_shares)
-    return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
+    return tuple(np.asarray(share, dtype=np.int64) for share in [*shares, *[()] * (n_parties - n_shares)])
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     Wanted,
-    cell_keys,
     decoding,
     ending,
+    id_keys,
     keys_of,
     mapped,
     objects,
@@ -57,9 +57,7 @@ def opened(path: Path, reading: Reading = ALL) -> TableFile:
     by_schema = reading.schema is not None and reading.schema.is_named and not reading.features
     features: Any = reading.schema if by_schema else tuple(reading.features)  # type: ignore[arg-type]
     reading = replace(reading, label=label_of(path, reading.label), features=features)
-    if ending(path) == ".csv":
-        return opened_csv(path, reading)
-    return TableFile(_typed_source(path, reading), reading)
+    return opened_csv(path, reading) if ending(path) == ".csv" else TableFile(_typed_source(path, reading), reading)
 
 
 def label_of(path: Path, label: str | None) -> str | None:
@@ -127,7 +125,7 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     if isinstance(features, Schema):
         return encoded_share(node, features)
     file = opened_own(node, features)
-    if file.needs_table and (node.held_out_key or 8 * file.n_rows * len(file.reports) > LARGE):
+    if file.needs_table and ((node.held_out_key and not features) or is_large(file)):
         file.check()
         return Samples(counted(file, node.min_examples), np.zeros(0))
     X, y, _, test = file.whole()
@@ -271,24 +269,29 @@ def _mapped(file: Any, width: int) -> npt.NDArray[Any]:
     return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
 
 
+def is_large(file: TableFile) -> bool:
+    """True for a file whose numbers are not held in memory."""
+    return 8 * file.n_rows * len(file.reports) > LARGE
+
+
 def counted(file: TableFile, least: int = 1) -> TableSummary:
     """Kinds, gaps and levels of the features in the rows that are not held out, as they may be told.
 
     With a column of ids, levels and gaps need `least` different ids too: one person's name in many rows stays at home.
     """
     total, holders = TableSummary({}, 0), defaultdict[str, dict[str | None, set[bytes]]](dict)
-    for batch in file.batches():
+    for batch in file.batches() if is_large(file) else [file.in_one()]:
         rows = slice(None) if batch.test is None else ~batch.test
         table = file.table(batch.columns)[rows]
         total += TableSummary.counted(table)
-        ids = [] if batch.groups is None else cell_keys(batch.groups[rows])
+        ids = [] if batch.groups is None else id_keys(batch.groups[rows])
         for name, values in zip(table.names, table.columns, strict=True) if ids else ():
             cells = values.tolist() if values.dtype.kind == "O" else [None if gap else "" for gap in missing(values)]
             for cell, key in zip(cells, ids, strict=True):
                 if len(known := holders[name].setdefault(cell, set())) < least:
                     known.add(key)
         for name, each in total.columns.items():
-            if len(each.levels) > _MOST_TEXTS:
+            if max(len(each.levels), len(holders[name])) > _MOST_TEXTS:
                 kept = {text: n for text, n in each.levels.items() if n > 1}
                 total = replace(total, columns={**total.columns, name: replace(each, levels=kept)})
                 holders[name] = {cell: some for cell, some in holders[name].items() if cell in kept or cell is None}

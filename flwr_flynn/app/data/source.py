@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import re
 import struct
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -300,12 +301,21 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
         floats = [_floats(columns[index]) for index in order]
         if floats and not any(each is None for each in floats):
             return _bytes(np.stack(floats, axis=1))  # type: ignore[arg-type]
-        return [*map(b"".join, zip(*(cell_keys(columns[index]) for index in order), strict=True))]
-    by_id = cell_keys(ids)
+        return [*map(b"".join, zip(*(_cells(columns[index]) for index in order), strict=True))]
+    by_id = id_keys(ids)
     if _GAP in by_id:
         rows = row_keys(columns, None, names)
         return [rows[index] if key == _GAP else key for index, key in enumerate(by_id)]
     return by_id
+
+
+def id_keys(ids: Any) -> list[bytes]:
+    """The key of each id: that of a cell, but the digits of a number of which float64 does not keep all."""
+    texts = (str(value).strip() for value in (ids if isinstance(ids, list) else ids.tolist()))
+    return [f"{t}\x1f".encode() if _LONG.fullmatch(t) else key for t, key in zip(texts, _cells(ids), strict=True)]
+
+
+_LONG = re.compile(r"[+-]?\d{16,}")
 
 
 def _floats(column: Any) -> npt.NDArray[np.float64] | None:
@@ -324,7 +334,7 @@ def _bytes(rows: npt.NDArray[np.float64]) -> list[bytes]:
     return found
 
 
-def cell_keys(column: Any) -> list[bytes]:
+def _cells(column: Any) -> list[bytes]:
     """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
     floats = _floats(column)
     if floats is not None:

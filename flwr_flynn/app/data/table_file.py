@@ -99,7 +99,9 @@ class TableFile:
             columns += [self.reports[index].beside(raws[index]) for index in self._beside]
             test = None if rule is None else rule.mask(keys_of(source, cells, group))
             labels = None if y is None else mapped(y, self.label_map)
-            batch = Batch(columns, labels, None if group is None else source.labels(cells[group]), test)
+            ids = None if group is None else cells[group]
+            ids = ids if ids is None or isinstance(ids, np.ndarray) else source.labels(ids)
+            batch = Batch(columns, labels, ids, test)
             if labelled and labels is not None and (missing := unlabelled(labels)).any():
                 rest = (None if some is None else some[~missing] for some in batch[1:])
                 batch = Batch([column[~missing] for column in columns], *rest)
@@ -179,17 +181,21 @@ class TableFile:
         for batch in self.batches():
             yield self.table(batch.columns), batch.labels, batch.test
 
+    def in_one(self) -> Batch:
+        """All rows in memory."""
+        empty = [of_gaps(report.kind, 0) for report in self.reports]
+        parts = [*self.batches()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
+        columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
+        rest = zip(*(part[1:] for part in parts), strict=True)
+        return Batch(columns, *(None if some[0] is None else np.concatenate(some) for some in rest))
+
     def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
         """All rows in memory: an array or a table, labels, ids of groups or None, and the mask of those held out.
 
         Numbers without gaps are an array in the narrowest type that holds them; all else is a table.
         """
         self.check()
-        empty = [of_gaps(report.kind, 0) for report in self.reports]
-        parts = [*self.batches()] or [Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))]
-        columns = [np.concatenate(some) for some in zip(*(part.columns for part in parts), strict=True)]
-        rest = zip(*((part.labels, part.groups, part.test) for part in parts), strict=True)
-        y, groups, test = (None if some[0] is None else np.concatenate(some) for some in rest)
+        columns, y, groups, test = self.in_one()
         X = self.table(columns) if self.needs_table else np.stack(columns, axis=1)
         test = np.zeros(len(columns[0]), np.bool_) if test is None else test
         return X, np.zeros(0, object) if y is None else y, groups, test

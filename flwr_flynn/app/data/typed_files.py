@@ -46,7 +46,9 @@ class ArrayColumns(Source):
         n, features = self._n, reading.features
         label, group = (None if self._all[index] is None else index for index in (n, n + 1))
         if self.columns:
-            found = replace(reading, label=None, group="").layout(self.name, self.columns)
+            names = {*map(as_name, self.columns)} & {as_name(reading.group)}  # ids among X are no feature either
+            rest = replace(reading, label=None, group="", ignore=(*reading.ignore, *names))
+            found = rest.layout(self.name, self.columns)
             return found._replace(label=label, group=group)
         if reading.ignore:
             raise DataError(self.name, "an array 'feature_names', which names the columns to ignore", "none")
@@ -221,6 +223,12 @@ class ParquetColumns(Source):
         self.keys = [index for index, kind in enumerate(types) if kind]
         self.key_names = [self.columns[index] for index in self.keys]
         self._n_gaps: dict[int, int] = {}  # of the columns in the part that was read last
+
+    def layout(self, reading: Reading) -> Layout:
+        """The columns by their use; ids of a type that is not read would all be missing."""
+        if (found := super().layout(reading)).group not in (None, *self.keys):
+            raise with_names(DataError(self.name, "ids that are numbers, texts or dates", "others"), [reading.group])
+        return found
 
     def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
         """The rows. Nothing is asked of pyarrow about columns that are not read."""

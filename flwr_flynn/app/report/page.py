@@ -79,6 +79,5 @@ def _cut(value: Any, most: int) -> Any:
 
 def _facts(section: Section) -> Markup | None:
     """The facts of a section as a table."""
-    if not section.facts:
-        return None
-    return tag("div", *bounded(section.title, ("fact", "value"), section.facts, "facts", "facts"))
+    head = "fact", "value"
+    return tag("div", *bounded(section.title, head, section.facts, "facts", "facts")) if section.facts else None

@@ -278,10 +278,8 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
 _PARTS = [(f"bins {number}", n_parts) for number, n_parts in enumerate((*SPLITS[1:], 1), 1)]
 """Phases that split bins, and the parts that each splits them into."""
 
-_FOLDS: list[tuple[str, Any]] = [
-    *((name, partial(_split, name=name, n_parts=n)) for name, n in _PARTS),
-    (COLUMNS.name, _fold),
-]
+_SPLITTING = [(name, partial(_split, name=name, n_parts=n)) for name, n in _PARTS]
+_FOLDS: list[tuple[str, Any]] = [*_SPLITTING, (COLUMNS.name, _fold)]
 
 BINS = [
     replace(COLUMNS, name=name, request=partial(_ask, before=before), fold=fold, content=_BINS_CONTENT)
@@ -291,6 +289,4 @@ BINS = [
 
 def phases_for(options: RunOptions) -> list[Phase]:
     """The phase of a run in clear, or those of a secure one; none without a plan that derives specs from them."""
-    if options.plan is None:
-        return []
-    return BINS if options.run_spec.is_secure else [COLUMNS]
+    return [] if options.plan is None else BINS if options.run_spec.is_secure else [COLUMNS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -126,6 +127,5 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
 
 
 _CONTENT = "names, kinds, levels and gaps of the columns"
-SCHEMA = Phase(
-    "schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=lambda options: options.learn_schema
-)
+_LEARNS = attrgetter("learn_schema")
+SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=_LEARNS)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from flwr_flynn.app.data import own_file
+from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.own_file import counted, opened
-from flwr_flynn.app.data.source import HeldOut, Reading, row_keys
+from flwr_flynn.app.data.source import HeldOut, Reading, id_keys, row_keys
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.app.data.files import ENDINGS, READERS, node, written
 from tests.app.data.private import private_share
+from tests.raising import raises
 
 RNG = np.random.default_rng(3)
 COLUMNS: dict[str, Any] = {
@@ -100,6 +104,50 @@ def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
     assert found == {"town": ({"Ulm", "Bern"}, 0), "name": (set(), 0), "four": ({"a"}, 0), "five": ({"a"}, 30)}
     rows = counted(opened(tmp_path / f"mine.{ending}", Reading("label" if ending != "npz" else "y")), 5).columns
     assert ({*rows["town"].levels}, len(rows["name"].levels), rows["four"].gaps) == ({"Ulm", "Bonn", "Bern"}, 40, 20)
+
+
+def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
+    """Of a wide file few rows are read at a time, in which nearly all values differ and no text stands often."""
+    monkeypatch.setattr(table_file, "MOST_ROWS", 40)
+    who = np.repeat(np.arange(100), 4)
+    content = {"size": RNG.normal(5000, 100, 400).round().tolist(), "ward": [f"w{i % 20}" for i in range(400)]}
+    path = written(tmp_path / "a.csv", {**content, "patient": who.tolist(), "label": (who % 2).tolist()})
+    summary = own_file.own_share(node(path, held_out_key="patient")).X
+    assert {name: each.kind for name, each in summary.columns.items()} == {"size": "number", "ward": "category"}
+    assert len(summary.columns["ward"].levels) == 20
+
+
+@pytest.mark.parametrize("kind", ["int64", "timestamp", "binary"])
+def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    who, path = np.repeat(np.arange(40), 6), tmp_path / "a.parquet"
+    numbers = 2**59 + who.astype(np.int64)
+    ids = {"int64": pa.array(numbers), "timestamp": pa.array(who * 10**9, pa.timestamp("ns"))}
+    ids["binary"] = pa.array([number.tobytes() for number in numbers], pa.binary(8))
+    table = {"x": who % 2, "town": np.where(who < 20, "Ulm", "Bern"), "label": who % 2}
+    pq.write_table(pa.table({**table, "patient": ids[kind]}), path)
+    party = node(path, test_fraction=0.3, held_out_key="patient")
+    if kind == "binary":
+        for read in (own_file.own_share, private_share):
+            with raises(DataError, field="a.parquet", expected="ids that are numbers, texts or dates"):
+                read(replace(party, evaluate=True))
+        return
+    assert {*own_file.own_share(party).X.columns["town"].levels} == {"Ulm", "Bern"}
+    assert 20 < len(own_file.own_share(party, ("x",)).y_test) < 120
+
+
+def test_ids_in_x_of_an_npz_file_are_no_feature(tmp_path):
+    ids, path = np.arange(20.0), tmp_path / "a.npz"
+    np.savez(path, X=np.stack([ids, ids % 3], axis=1), feature_names=["pid", "age"], y=ids % 2, pid=ids)
+    assert own_file.own_share(node(path, held_out_key="pid")).names == ("age",)
+
+
+def test_long_ids_differ_by_their_last_digit():
+    numbers = [202400000000000123 + i for i in range(3)]
+    keys = id_keys(numbers)
+    assert len({*keys}) == 3
+    assert keys == id_keys([f" {number}" for number in numbers]) == id_keys(np.array(numbers))
+    assert id_keys(["7", "7.0", 7.0]) == 3 * id_keys([7])
 
 
 @READERS
