@@ -348,17 +348,18 @@ def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scor
     """Logarithms of the frequencies of a party's classes, (L,), from its class sizes and those of the federation.
 
     The m-estimate of Cestnik (1990): as if the party had m more samples, as frequent as in the federation, and the
-    federation one more of each class. m, a power of 2, is that under which the party's class sizes are likeliest (by
-    the compound multinomial of Mosimann, 1962), the largest of equals: few at a party that is unlike the others.
+    federation one more of each class. It is averaged over m = 1/2, 1, 2, ..., 32768, each with the likelihood that it
+    gives to the party's class sizes (the compound multinomial of Mosimann, 1962): a large m for a party that is like
+    the others, or has so few samples that it may be, and a small one for a party that is not.
     """
     own, shares = np.asarray(n_per_class, np.float64), np.asarray(everyone, np.float64) + 1
     shares /= shares.sum()
-    strengths = 2.0 ** np.arange(15, -2, -1)  # from the federation's frequencies alone to nearly the party's
+    strengths = 2.0 ** np.arange(-1, 16)
     pseudo = strengths[:, None] * shares
     likelihood = (gammaln(pseudo + own) - gammaln(pseudo)).sum(axis=1)
     likelihood += gammaln(strengths) - gammaln(strengths + own.sum())
-    sizes = own + pseudo[np.argmax(likelihood > likelihood.max() - 1e-6)]
-    return np.asarray(np.log(sizes / sizes.sum()))
+    smoothed = (own + pseudo) / (own.sum() + strengths)[:, None]
+    return np.asarray(np.log(softmax(likelihood) @ smoothed))
 
 
 def own_prior(model: Model, y: npt.NDArray[np.int64]) -> Scores:

@@ -112,7 +112,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         y : (n,) array-like, optional
             Labels of a party's samples, whose classes occur as often as in those to come: class l gets (n_l + m p_l) /
-            (n + m), with p_l its share of the samples of this model, and the m under which all n_l are likeliest.
+            (n + m), with p_l its share of the samples of this model, and m as likely as it makes all n_l.
         frequencies : (L,) array-like of float, optional
             Instead of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 
