@@ -20,7 +20,7 @@ SIZES = {
     "app": 3260,
     "all": 13000,
     "simulations": 3972,
-    "tests": 16889,
+    "tests": 16900,
 }
 SLACK = 20
 """Lines that a package may be below its number before the number must be lowered."""

@@ -63,7 +63,8 @@ def draft(options: Namespace) -> int:
     unlisted = f"Not listed: {len(classes)} classes. Are these labels?"
     notes = {("", "classes"): "Discloses which classes your file has." if shown else unlisted}
     for column in schema.columns:
-        notes |= {(column.name, key): text for key, text in _notes(column, least).items()}
+        unit = "ids" if options.held_out_key else "rows"
+        notes |= {(column.name, key): text for key, text in _notes(column, f"{least} {unit}").items()}
     if left_out:
         notes["", ""] = "\n".join(["Left out:", *(f"{name[:60]!r}: {reason}" for name, reason in left_out.items())])
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
@@ -73,11 +74,11 @@ def draft(options: Namespace) -> int:
     return 0
 
 
-def _notes(column: Column, least: int) -> dict[str, str]:
+def _notes(column: Column, least: str) -> dict[str, str]:
     """Comments on a column of a draft, by key."""
     notes = {"gaps": "Discloses whether your file has missing values here; true is always right."}
     if column.kind == "category":
-        rare = f"those of fewer than {least} rows are left out"
+        rare = f"those of fewer than {least} are left out"
         notes["levels"] = f"Discloses that your file has these {len(column.levels)} levels; {rare}."
     elif column.kind == "number":
         notes[""] = (

@@ -108,8 +108,7 @@ def _columns(options: RunOptions) -> str:
         return "any columns; the run learns which, and of what kind"
     if not names:
         return f"{options.run_spec.spec.n_features} columns of numbers beside the label"
-    names = names.names if isinstance(names, Schema) else names
-    return f"the columns {listed([*names], MOST_NAMES)}"
+    return f"the columns {listed([*(names.names if isinstance(names, Schema) else names)], MOST_NAMES)}"
 
 
 # ---- text

@@ -98,8 +98,7 @@ def strength(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int)
     A score adds rho counts, to each of which a sample adds 1 at most, so n samples stand out of the noise by
     n sqrt(rho) / sd at most. Times the root of the share among equal classes 1, that is the strength.
     """
-    n_samples = (plan.n_examples or 0) * share
-    return n_samples / mechanism.unit_noise(n_parties) * math.sqrt(share * plan.n_classes)
+    return (plan.n_examples or 0) * share / mechanism.unit_noise(n_parties) * math.sqrt(share * plan.n_classes)
 
 
 def beside_noise(config: RunConfig, plan: HashPlan, mechanism: Mechanism, n_parties: int) -> str:

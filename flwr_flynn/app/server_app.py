@@ -53,8 +53,7 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
     """Plan a run, run it, save its results and report them; of a dry run, the plan alone."""
     start = time.monotonic()
     with nullcontext() if config.dry_run else exclusive(files.federation):
-        saved = files.load(config)
-        plan = plan_run(config, grid, saved, files.keeper(config, str(context.run_id)))
+        plan = plan_run(config, grid, files.load(config), files.keeper(config, str(context.run_id)))
         if config.dry_run:
             made = dry_run.compiled(plan)
             _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")

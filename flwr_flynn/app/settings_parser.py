@@ -65,7 +65,7 @@ class Settings:
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table, and refuse all that is wrong with them at once."""
+        """Check a mapping of settings against the table, and refuse all wrong types and bounds at once."""
         errors, rows, values = list[ConfigError](), cls.rows(), dict[str, Any]()
         keys = ", ".join(row.key for row in rows)
         if cls.foreign is not None and (unknown := sorted({*raw} - {row.key for row in rows} - cls.foreign)):

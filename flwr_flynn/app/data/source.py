@@ -311,11 +311,14 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
 
 def id_keys(ids: Any) -> list[bytes]:
     """The key of each id: that of a cell, but the digits of a number of which float64 does not keep all."""
-    texts = (str(value).strip() for value in (ids if isinstance(ids, list) else ids.tolist()))
-    return [f"{t}\x1f".encode() if _LONG.fullmatch(t) else key for t, key in zip(texts, _cells(ids), strict=True)]
+    values = ids if isinstance(ids, list) else ids.tolist()
+    texts = ((each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)).strip() for each in values)
+    return [f"{t}\x1f".encode() if _is_long(t) else key for t, key in zip(texts, _cells(ids), strict=True)]
 
 
-_LONG = re.compile(r"[+-]?\d{16,}")
+def _is_long(text: str) -> bool:
+    """True for an integer of which float64 does not keep all digits."""
+    return bool(re.fullmatch(r"[+-]?\d{16,}", text)) and (len(text) > 17 or abs(int(text)) > 2**53)
 
 
 def _floats(column: Any) -> npt.NDArray[np.float64] | None:

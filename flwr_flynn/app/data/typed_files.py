@@ -46,7 +46,8 @@ class ArrayColumns(Source):
         n, features = self._n, reading.features
         label, group = (None if self._all[index] is None else index for index in (n, n + 1))
         if self.columns:
-            names = {*map(as_name, self.columns)} & {as_name(reading.group)}  # ids among X are no feature either
+            # Ids among X are no feature either.
+            names = {*map(as_name, self.columns)} & {as_name(reading.group)} - {""}
             rest = replace(reading, label=None, group="", ignore=(*reading.ignore, *names))
             found = rest.layout(self.name, self.columns)
             return found._replace(label=label, group=group)
@@ -221,12 +222,13 @@ class ParquetColumns(Source):
         types = [type_of(schema.field(name).type) for name in self.columns]
         self.kinds = [_KINDS.get(kind, kind) for kind in types]
         self.keys = [index for index, kind in enumerate(types) if kind]
+        self._ids = [i for i in self.keys if "binary" not in str(schema.field(self.columns[i]).type)]
         self.key_names = [self.columns[index] for index in self.keys]
         self._n_gaps: dict[int, int] = {}  # of the columns in the part that was read last
 
     def layout(self, reading: Reading) -> Layout:
-        """The columns by their use; ids of a type that is not read would all be missing."""
-        if (found := super().layout(reading)).group not in (None, *self.keys):
+        """The columns by their use; ids of a type that is not read, or not as texts, would be missing."""
+        if (found := super().layout(reading)).group not in (None, *self._ids):
             raise with_names(DataError(self.name, "ids that are numbers, texts or dates", "others"), [reading.group])
         return found
 

@@ -143,8 +143,7 @@ def confusion(report: Report) -> Section:
         return Section("Confusion", [])
     shown = [(name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)][:MOST_CLASSES]
     said = "Rows are true classes, columns predicted ones. The stronger the colour, the more samples, by row."
-    caption = "Test samples by true and predicted class"
-    drawn = shades(caption, "true \\ predicted", names[:MOST_CLASSES], shown)
+    drawn = shades("Test samples by true and predicted class", "true \\ predicted", names[:MOST_CLASSES], shown)
     return Section("Confusion", [], [sentence(said), drawn, left_out(len(names), "classes", MOST_CLASSES)])
 
 

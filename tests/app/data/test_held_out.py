@@ -117,17 +117,18 @@ def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
     assert len(summary.columns["ward"].levels) == 20
 
 
-@pytest.mark.parametrize("kind", ["int64", "timestamp", "binary"])
+@pytest.mark.parametrize("kind", ["int64", "timestamp", "binary", "fixed"])
 def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     who, path = np.repeat(np.arange(40), 6), tmp_path / "a.parquet"
     numbers = 2**59 + who.astype(np.int64)
     ids = {"int64": pa.array(numbers), "timestamp": pa.array(who * 10**9, pa.timestamp("ns"))}
-    ids["binary"] = pa.array([number.tobytes() for number in numbers], pa.binary(8))
+    raw = [number.tobytes() for number in numbers]
+    ids |= {"binary": pa.array(raw), "fixed": pa.array(raw, pa.binary(8))}
     table = {"x": who % 2, "town": np.where(who < 20, "Ulm", "Bern"), "label": who % 2}
     pq.write_table(pa.table({**table, "patient": ids[kind]}), path)
     party = node(path, test_fraction=0.3, held_out_key="patient")
-    if kind == "binary":
+    if kind in ("binary", "fixed"):
         for read in (own_file.own_share, private_share):
             with raises(DataError, field="a.parquet", expected="ids that are numbers, texts or dates"):
                 read(replace(party, evaluate=True))
@@ -138,16 +139,19 @@ def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
 
 def test_ids_in_x_of_an_npz_file_are_no_feature(tmp_path):
     ids, path = np.arange(20.0), tmp_path / "a.npz"
-    np.savez(path, X=np.stack([ids, ids % 3], axis=1), feature_names=["pid", "age"], y=ids % 2, pid=ids)
+    np.savez(path, X=np.stack([ids, ids % 3, ids], axis=1), feature_names=["pid", "age", ""], y=ids % 2, pid=ids)
     assert own_file.own_share(node(path, held_out_key="pid")).names == ("age",)
+    assert own_file.own_share(node(path)).names == ("pid", "age")
 
 
 def test_long_ids_differ_by_their_last_digit():
     numbers = [202400000000000123 + i for i in range(3)]
     keys = id_keys(numbers)
     assert len({*keys}) == 3
-    assert keys == id_keys([f" {number}" for number in numbers]) == id_keys(np.array(numbers))
-    assert id_keys(["7", "7.0", 7.0]) == 3 * id_keys([7])
+    texts = [f" {number}" for number in numbers]
+    assert keys == id_keys(texts) == id_keys(np.array(numbers)) == id_keys([text.encode() for text in texts])
+    for number in (7, 2024000000000123):
+        assert id_keys([f"{number}", f"{number}.0", float(number)]) == 3 * id_keys([number])
 
 
 @READERS
