@@ -87,15 +87,14 @@ def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> li
             line[f"{name}: {ours}"] = f"{both[ours].mean():.3f}"
             line[f"{name}: best baseline"] = f"{both['best'].mean():.3f}"
             line[f"{name}: ahead or equal"] = _percent(both[ours] - both["best"] >= -1e-9)
-        lines.append(
-            line | {f"kB: {ours}": f"{np.median(kB):.0f}", "of the MLP's": f"{np.median(np.divide(kB, mlp)):.2f}"}
-        )
+        line[f"kB: {ours}"] = f"{np.median(kB):.0f}"
+        lines.append(line | {"of the MLP's": f"{np.median(np.divide(kB, mlp)):.2f}"})
     return lines
 
 
 def harm(rows: Sequence[Row]) -> list[Row]:
     """A line for every method: parties that are worse and better off with their own frequencies, and the worst loss."""
-    lines = list[Row]()
+    lines: list[Row] = []
     for method in (*COMMITTEES, *BASELINES):
         mine = [row for row in rows if row["method"] == method and "drop" in row]
         if judged := sum(row["judged"] for row in mine):

@@ -18,7 +18,7 @@ import numpy as np
 
 from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, opened
+from flwr_flynn.app.data.own_file import check_apart, coded_labels, columns_of, counted, existing, opened
 from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
@@ -40,9 +40,8 @@ MOST_CLASSES = 1024
 
 def node_settings(options: Namespace) -> dict[str, Any]:
     """Node settings that the command line gives, by their keys."""
-    given = {row.key: getattr(options, row.name, "") for row in NodeConfig.rows()} | {"gap-texts": options.gap_text}
-    given = {key: value for key, value in given.items() if value not in ("", [])}
-    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in given.items()}
+    given = {row.key: value for row in NodeConfig.rows() if (value := getattr(options, row.name, "")) != ""}
+    return given | ({"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {})
 
 
 def dialect_of(options: Namespace) -> Dialect:
@@ -62,9 +61,9 @@ def draft(options: Namespace) -> int:
     schema = replace(schema, label=as_name(label) if schema.is_named else "", classes=shown)
     unlisted = f"Not listed: {len(classes)} classes. Are these labels?"
     notes = {("", "classes"): "Discloses which classes your file has." if shown else unlisted}
+    floor = f"{least} {'ids' if options.held_out_key else 'rows'}"
     for column in schema.columns:
-        unit = "ids" if options.held_out_key else "rows"
-        notes |= {(column.name, key): text for key, text in _notes(column, f"{least} {unit}").items()}
+        notes |= {(column.name, key): text for key, text in _notes(column, floor).items()}
     if left_out:
         notes["", ""] = "\n".join(["Left out:", *(f"{name[:60]!r}: {reason}" for name, reason in left_out.items())])
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
@@ -74,11 +73,11 @@ def draft(options: Namespace) -> int:
     return 0
 
 
-def _notes(column: Column, least: str) -> dict[str, str]:
-    """Comments on a column of a draft, by key."""
+def _notes(column: Column, floor: str) -> dict[str, str]:
+    """Comments on a column of a draft, by key; levels below the floor are not in it."""
     notes = {"gaps": "Discloses whether your file has missing values here; true is always right."}
     if column.kind == "category":
-        rare = f"those of fewer than {least} are left out"
+        rare = f"those of fewer than {floor} are left out"
         notes["levels"] = f"Discloses that your file has these {len(column.levels)} levels; {rare}."
     elif column.kind == "number":
         notes[""] = (
@@ -292,8 +291,7 @@ def score(options: Namespace) -> int:
     label, and rows with one that the model does not know, are counted and left out.
     """
     path, out, threshold = Path(options.file), Path(options.out or "scores.csv"), options.threshold
-    if out.resolve() in (path.resolve(), Path(options.model).resolve()):
-        raise ConfigError("--out", "another file than those of the samples and of the model", out.name)
+    check_apart([out], [path, options.model])
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
     file, classes = _opened_for(model, path, options.label, dialect_of(options)), model.classes_.tolist()

@@ -119,7 +119,8 @@ def _strategy(
             raise config.refused("action", "another in a simulation, whose samples do not change")
         plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
         names = "classes", "feature_names", "mechanism", "class_weight"
-        run, bound = saved.run_spec, saved.run_spec.bound  # a spec for each member of the model
+        run, bound = saved.run_spec, saved.run_spec.bound
+        # A spec for each member of the model.
         given = {name: getattr(run, name) for name in names} | {"spec": run.specs, "federation": saved}
     if config.secure:
         # Noise exceeds the largest count; beyond the bound it is clipped.

@@ -69,8 +69,9 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
-        threshold = (plan.shared.n_needed if plan.shared else LEAST_THRESHOLD) if config.secure else None
-        return run_rounds(strategy, grid, context, strategy.num_rounds, config.timeout, threshold)
+        threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
+        secure = threshold if config.secure else None
+        return run_rounds(strategy, grid, context, strategy.num_rounds, config.timeout, secure)
     try:
         strategy.start(grid, timeout=config.timeout or NO_LIMIT)
     except Exception as error:

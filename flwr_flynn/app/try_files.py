@@ -27,7 +27,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
-from flwr_flynn.app.data.own_file import coded_labels, columns_of, counted, existing, full_text, opened_own
+from flwr_flynn.app.data.own_file import check_apart, coded_labels, columns_of, counted, existing, full_text, opened_own
 from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
@@ -65,10 +65,7 @@ def run_files(paths: list[str], node: dict[str, Any], by: str = "", out: str = "
             return 1
         written = ("plan.json",) if config.dry_run else ("report.html", "figures.csv", "model.npz", "metrics.json")
         files = server_app.RunFiles(server_app.output_folder(config, 1), Path(folder) / "federation.npz")
-        if {(files.folder / name).resolve() for name in written} & {
-            Path(path).expanduser().resolve() for path in paths
-        }:
-            raise ConfigError("--out", "another folder than that of the files", files.folder.name)
+        check_apart([files.folder / name for name in written], paths)
         grid, context = FilesGrid([site.raw for site in sites]), Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
     for name in written:

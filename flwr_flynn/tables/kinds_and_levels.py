@@ -144,9 +144,9 @@ class TableSummary:
         left_out, width = {}, 0
         columns = self._by_form() if self.is_named else self.columns
         ignored, forced = ({form_of(as_name(name)) for name in names} for names in (ignore, keep))
-        if unknown := (ignored | forced) - {*map(form_of, columns)}:
-            others = [repr(name[:60]) for name in (*ignore, *keep) if form_of(as_name(name)) in unknown]
-            raise SchemaError("ignore, keep", "names of columns", f"others: {listed(others)}")
+        there = {*map(form_of, columns)}
+        if unknown := [repr(name[:60]) for name in (*ignore, *keep) if form_of(as_name(name)) not in there]:
+            raise SchemaError("ignore, keep", "names of columns", f"others: {listed(unknown)}")
         # Parties have their columns in orders of their own.
         for name, summary in sorted(columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
             form = form_of(name)

@@ -234,7 +234,7 @@ def test_a_threshold_is_for_two_classes(verb, capsys, folder):
     assert (out, "--threshold" in log) == ("", True)
 
 
-def test_score_needs_a_label_that_the_model_knows(capsys, folder):
+def test_score_needs_a_label_that_the_model_knows(capsys, folder, monkeypatch):
     saved_model(HALF, ("no", "yes"))
     written(folder / "new.csv", "a,b,label\n1,2,elm\n1,3,\n")
     assert run(capsys, "score", "model.npz", "new.csv", status=1)[0] == ""
@@ -242,8 +242,10 @@ def test_score_needs_a_label_that_the_model_knows(capsys, folder):
     run(capsys, "score", "model.npz", "new.csv")
     assert np.isnan(figures()["AUROC"])  # of one class
     before = {name: (folder / name).read_bytes() for name in ("new.csv", "model.npz")}
+    monkeypatch.setenv("HOME", str(folder))
     for name in before:
-        assert "--out" in run(capsys, "score", "model.npz", "new.csv", "--out", name, status=1)[1]
+        for file in ("new.csv", "~/new.csv"):
+            assert "--out" in run(capsys, "score", "model.npz", file, "--out", name, status=1)[1]
     assert {name: (folder / name).read_bytes() for name in before} == before
 
 

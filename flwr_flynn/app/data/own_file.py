@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -82,6 +83,13 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     if ending(path) not in ENDINGS:
         raise ConfigError(field or name, f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", name)
     return path
+
+
+def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Raise a `ConfigError` if a result would replace a file that is read, by whatever name it has."""
+    read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
+    if replaced := [path.name for path in results if os.path.realpath(path) in read]:
+        raise ConfigError("--out", "another place than that of a file that is read", replaced[0])
 
 
 def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:

@@ -120,8 +120,8 @@ def _samples(report: Report) -> Facts:
         examples = "hidden" if estimate is None else f"hidden, about {estimate} (estimate from the noisy counts)"
     facts = [("training samples", examples)]
     if simulation:
-        of = f"{simulation['samples']}, training and test samples"
-        facts.append(("  samples distributed", f"{simulation['dealt']} of {of}"))
+        dealt = f"{simulation['dealt']} of {simulation['samples']}, training and test samples"
+        facts.append(("  samples distributed", dealt))
         if simulation["empty_parties"]:
             facts.append(("  parties with no samples", f"{simulation['empty_parties']}"))
     return facts

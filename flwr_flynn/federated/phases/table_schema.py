@@ -127,5 +127,5 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
 
 
 _CONTENT = "names, kinds, levels and gaps of the columns"
-_LEARNS = attrgetter("learn_schema")
-SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=_LEARNS)
+_learns = attrgetter("learn_schema")
+SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=_learns)
